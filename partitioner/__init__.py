@@ -1,0 +1,81 @@
+"""A model-partitioning compiler: an ``nn.Module`` becomes a balanced pipeline.
+
+The names below load on first use (PEP 562), so that a training process which imports
+only ``partitioner.runtime`` loads neither the recorder nor the solver.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from partitioner.errors import (
+    CaptureError,
+    CostError,
+    DataDependentError,
+    EmitError,
+    ExampleInputsError,
+    ForwardError,
+    InfeasibleError,
+    MemoryLimitError,
+    OptionError,
+    PartitionerError,
+    PlanMismatchError,
+    RuntimeGuardError,
+    TargetError,
+    TooManyStagesError,
+)
+
+if TYPE_CHECKING:
+    from partitioner.api import inspect_model, partition
+    from partitioner.cost.profiles import DeviceProfile
+    from partitioner.plan import Plan
+    from partitioner.verify import Verification
+
+__all__ = [
+    "CaptureError",
+    "CostError",
+    "DataDependentError",
+    "DeviceProfile",
+    "EmitError",
+    "ExampleInputsError",
+    "ForwardError",
+    "InfeasibleError",
+    "MemoryLimitError",
+    "OptionError",
+    "PartitionerError",
+    "Plan",
+    "PlanMismatchError",
+    "RuntimeGuardError",
+    "TargetError",
+    "TooManyStagesError",
+    "Verification",
+    "__version__",
+    "inspect_model",
+    "partition",
+]
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "DeviceProfile": "partitioner.cost.profiles",
+    "Plan": "partitioner.plan",
+    "Verification": "partitioner.verify",
+    "inspect_model": "partitioner.api",
+    "partition": "partitioner.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that holds ``name`` the first time it is asked for."""
+    if name not in _LAZY:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the lazy names too."""
+    return sorted({*globals(), *_LAZY})
