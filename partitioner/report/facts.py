@@ -1,0 +1,111 @@
+"""A plan's dictionary → what a reader must know beside the table of stages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from partitioner.report.names import compress_names
+from partitioner.report.units import format_seconds, format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["facts_grid"]
+
+_ROWS_SHOWN = 10
+"""Entries per fact; the plan file has all of them."""
+
+_LABEL_WIDTH = len("checkpointed")
+"""Columns of the longest label, so that two reports line up."""
+
+_PROVEN_GAP = 1e-9
+"""Largest gap that is rounding alone, and so still a proof of optimality."""
+
+
+def facts_grid(plan: Mapping[str, Any]) -> Table:
+    """Build the lines under the table, one label with its values per row.
+
+    Args:
+        plan: The plan as ``Plan.to_dict()`` returns it (schema version 1).
+
+    Returns:
+        A grid of two columns: the label, and its values, one per line.
+    """
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, min_width=_LABEL_WIDTH)
+    grid.add_column(overflow="fold")
+    for label, values in _facts(plan):
+        style = "yellow" if label in {"warnings", "not priced"} else ""
+        shown = _capped(values)
+        grid.add_row(Text(label, style="bold"), Text("\n".join(shown), style=style))
+    return grid
+
+
+def _facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
+    stages = plan["stages"]
+    yield "step time", [format_seconds(plan["objective_s"])]
+    yield "bottleneck", [_bottleneck(stages[plan["bottleneck_stage"]])]
+    yield "bubble", [f"{format_share(plan['bubble_share'])} of stage time is idle"]
+    yield "gap", [_gap(plan)]
+    yield "solver", [_solver(plan["provenance"])]
+    many = [
+        ("checkpointed", [_checkpointed(s) for s in stages if s["checkpointed"]]),
+        ("ties", [_tie(tie) for tie in plan["ties"]]),
+        ("not priced", [_unpriced(entry) for entry in plan["unpriced"]]),
+        ("assumptions", plan["assumptions"]),
+        ("warnings", plan["warnings"]),
+    ]
+    for label, values in many:
+        if values or label == "not priced":
+            yield label, values or ["nothing: every operator has a price"]
+
+
+def _bottleneck(stage: Mapping[str, Any]) -> str:
+    parts = {
+        "communication": stage["communication_s"],
+        "recomputation": stage["recompute_s"],
+    }
+    extra = [f"{name} {format_seconds(t)}" for name, t in parts.items() if t > 0]
+    total = f"stage {stage['index']}, {format_seconds(stage['time_s'])} per micro-batch"
+    return f"{total} (with {', '.join(extra)})" if extra else total
+
+
+def _gap(plan: Mapping[str, Any]) -> str:
+    if plan["gap"] <= _PROVEN_GAP:
+        return "optimal (proven for the prices used)"
+    best = format_seconds(plan["bound_s"])
+    return f"{format_share(plan['gap'])}: no plan takes less than {best}"
+
+
+def _solver(provenance: Mapping[str, Any]) -> str:
+    taken = format_seconds(provenance["solve_s"])
+    proof = f"; {provenance['proof']}" if provenance["proof"] else ""
+    return f"{provenance['solver']} in {taken}{proof}"
+
+
+def _checkpointed(stage: Mapping[str, Any]) -> str:
+    blocks = ", ".join(compress_names(stage["checkpointed"]))
+    again = format_seconds(stage["recompute_s"])
+    return f"stage {stage['index']}: {blocks} ({again} of recomputation)"
+
+
+def _tie(tie: Mapping[str, Any]) -> str:
+    stages = ", ".join(str(stage) for stage in tie["stages"])
+    plural = "s" if len(tie["stages"]) > 1 else ""
+    return f"{tie['parameter']} on stage{plural} {stages}"
+
+
+def _unpriced(entry: Mapping[str, Any]) -> str:
+    times = f" ({entry['count']} times)" if entry["count"] > 1 else ""
+    where = f" in {entry['where']}" if entry["where"] else ""
+    return f"{entry['operator']}{times}{where}"
+
+
+def _capped(values: Sequence[str]) -> list[str]:
+    hidden = len(values) - _ROWS_SHOWN
+    if hidden <= 1:
+        return list(values)
+    return [*values[:_ROWS_SHOWN], f"… {hidden} more in the plan file"]

@@ -1,0 +1,103 @@
+"""Tests of partitioner.report.facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from partitioner.report.console import to_text
+from partitioner.report.facts import facts_grid
+from tests.report.documents import plan_document, stage_document
+
+
+def facts(**changes: Any) -> dict[str, list[str]]:
+    """Values by label, as a reader sees them."""
+    found: dict[str, list[str]] = {}
+    label = ""
+    text = to_text(facts_grid(plan_document(**changes)), width=200)
+    for line in text.splitlines():
+        label = line[:14].strip() or label
+        found.setdefault(label, []).append(line[14:].strip())
+    return found
+
+
+def test_times_of_the_step() -> None:
+    shown = facts()
+    assert shown["step time"] == ["100 ms"]
+    assert shown["bubble"] == ["20.0 % of stage time is idle"]
+    expected = "stage 1, 3.71 ms per micro-batch (with communication 20.0 µs)"
+    assert shown["bottleneck"] == [expected]
+
+
+def test_bottleneck_without_extras() -> None:
+    shown = facts(stages=[stage_document(0, ["net"])], bottleneck_stage=0)
+    assert shown["bottleneck"] == ["stage 0, 3.69 ms per micro-batch"]
+
+
+def test_bottleneck_is_the_named_stage() -> None:
+    shown = facts(bottleneck_stage=0)
+    expected = "stage 0, 3.69 ms per micro-batch (with recomputation 500 µs)"
+    assert shown["bottleneck"] == [expected]
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-9])
+def test_a_closed_gap_is_called_optimal(gap: float) -> None:
+    assert facts(gap=gap)["gap"] == ["optimal (proven for the prices used)"]
+
+
+@pytest.mark.parametrize("gap", [1.1e-9, 1e-4, 0.5])
+def test_an_open_gap_is_never_called_optimal(gap: float) -> None:
+    (text,) = facts(gap=gap)["gap"]
+    assert "optimal" not in text
+    assert text.endswith("no plan takes less than 99.0 ms")
+
+
+def test_solver_with_and_without_a_proof() -> None:
+    assert facts()["solver"] == ["cbc in 710 ms; solved to the target"]
+    provenance = {**plan_document()["provenance"], "proof": ""}
+    assert facts(provenance=provenance)["solver"] == ["cbc in 710 ms"]
+
+
+def test_checkpointed_blocks_with_their_price() -> None:
+    expected = "stage 0: h.0…1 (500 µs of recomputation)"
+    assert facts()["checkpointed"] == [expected]
+
+
+def test_ties_name_their_stages() -> None:
+    ties = [
+        {"parameter": "wte.weight", "stages": [0, 3]},
+        {"parameter": "norm.weight", "stages": [2]},
+    ]
+    assert facts(ties=ties)["ties"] == [
+        "wte.weight on stages 0, 3",
+        "norm.weight on stage 2",
+    ]
+
+
+def test_what_is_not_priced_is_listed() -> None:
+    unpriced = [
+        {"operator": "aten.foo", "count": 3, "where": "block.0 (file.py:12)"},
+        {"operator": "aten.bar", "count": 1, "where": ""},
+    ]
+    assert facts(unpriced=unpriced)["not priced"] == [
+        "aten.foo (3 times) in block.0 (file.py:12)",
+        "aten.bar",
+    ]
+
+
+def test_full_prices_are_said_and_empty_lists_left_out() -> None:
+    shown = facts(ties=[])
+    assert shown["not priced"] == ["nothing: every operator has a price"]
+    assert shown.keys().isdisjoint({"ties", "assumptions", "warnings"})
+
+
+def test_assumptions_and_warnings_are_passed_on() -> None:
+    shown = facts(assumptions=["caches are off"], warnings=["one", "two"])
+    assert shown["assumptions"] == ["caches are off"]
+    assert shown["warnings"] == ["one", "two"]
+
+
+def test_long_lists_are_cut_with_a_count() -> None:
+    shown = facts(warnings=[f"w{n}" for n in range(14)])["warnings"]
+    assert shown == [*(f"w{n}" for n in range(10)), "… 4 more in the plan file"]
