@@ -1,0 +1,200 @@
+"""Swap a model's weights for fake tensors while it is recorded, and put all back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import UninitializedTensorMixin
+
+from partitioner.errors import CaptureError
+
+__all__ = ["FakeWeights", "caches_off", "fake_weights", "make_fake", "untouched"]
+
+
+@dataclass(slots=True)
+class FakeWeights:
+    """The fakes that stand for a model's parameters and buffers."""
+
+    mode: FakeTensorMode
+    names: dict[int, str] = field(default_factory=dict)
+    """id of a fake → first name of the tensor it stands for."""
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Every name → the first name of the same tensor."""
+    device: torch.device = torch.device("cpu")
+    """The device the fakes seem to be on."""
+
+
+def make_fake(
+    mode: FakeTensorMode,
+    tensor: torch.Tensor,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    shape: tuple[int, ...] | None = None,
+) -> torch.Tensor:
+    """Return a fake that looks like ``tensor`` on ``device``; allocates nothing.
+
+    A model on ``meta`` gets fakes that seem to be on the CPU, so that a constant
+    created with ``device=x.device`` has values that Python can read.
+    """
+    wanted = dtype if dtype and tensor.is_floating_point() else tensor.dtype
+    if shape is None:
+        meta = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=wanted, device="meta"
+        )
+    else:
+        meta = torch.empty(shape, dtype=wanted, device="meta")
+    fake: torch.Tensor = FakeTensor(mode, meta, device)
+    if isinstance(tensor, nn.Parameter):
+        fake._is_param = True  # type: ignore[attr-defined]  # isinstance(…, Parameter)
+    return fake.requires_grad_(tensor.requires_grad)
+
+
+def model_device(model: nn.Module) -> torch.device:
+    """Return the device of the first weight; CPU for ``meta`` and empty models."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        return torch.device("cpu") if tensor.device.type == "meta" else tensor.device
+    return torch.device("cpu")
+
+
+@contextmanager
+def fake_weights(model: nn.Module, dtype: torch.dtype | None) -> Iterator[FakeWeights]:
+    """Replace every parameter and buffer by a fake for the duration.
+
+    Args:
+        model: The user's module.
+        dtype: Floating dtype of the parameters while recording; None keeps each.
+            Buffers keep their dtype, as DeepSpeed's mixed precision does.
+
+    Raises:
+        CaptureError: A lazy module has not been initialised.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = FakeWeights(mode=mode, device=model_device(model))
+    made: dict[int, torch.Tensor] = {}
+    first: dict[int, str] = {}
+    for prefix, module in model.named_modules():
+        for table, cast in ((module._parameters, dtype), (module._buffers, None)):
+            for name, tensor in list(table.items()):
+                if tensor is None:
+                    continue
+                full = f"{prefix}.{name}" if prefix else name
+                _check_initialised(full, tensor)
+                if id(tensor) not in made:
+                    fake = make_fake(mode, tensor, device=fakes.device, dtype=cast)
+                    made[id(tensor)] = fake
+                    first[id(tensor)] = full
+                    fakes.names[id(fake)] = full
+                table[name] = made[id(tensor)]  # type: ignore[assignment]
+                fakes.aliases[full] = first[id(tensor)]
+        _refresh_flat_weights(module)
+    _alias_shared_modules(model, fakes.aliases)
+    yield fakes
+
+
+def _check_initialised(name: str, tensor: torch.Tensor) -> None:
+    if isinstance(tensor, UninitializedTensorMixin):
+        message = f"parameter {name!r} is not initialised yet (lazy module)"
+        raise CaptureError(message, hint="run the model once before partitioning it")
+
+
+def _refresh_flat_weights(module: nn.Module) -> None:
+    """RNNs keep a second list of their weights, which must follow the swap."""
+    names = module.__dict__.get("_flat_weights_names")
+    if names is not None:
+        flat = [getattr(module, name, None) for name in names]
+        module.__dict__["_flat_weights"] = flat
+
+
+def _alias_shared_modules(model: nn.Module, aliases: dict[str, str]) -> None:
+    """Add the names under which a module registered twice is also known."""
+    first = {id(module): path for path, module in model.named_modules()}
+    for path, module in model.named_modules(remove_duplicate=False):
+        known = first[id(module)]
+        if known == path:
+            continue
+        own = [*module._parameters, *module._buffers]
+        for name in own:
+            full = f"{path}.{name}" if path else name
+            original = f"{known}.{name}" if known else name
+            if original in aliases:
+                aliases[full] = aliases[original]
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Put back every module's attributes and all generators' state afterwards."""
+    attributes = [(module, dict(module.__dict__)) for module in model.modules()]
+    tables = [
+        (module, {name: dict(getattr(module, name)) for name in _TABLES})
+        for module in model.modules()
+    ]
+    generators = generator_states()
+    try:
+        yield
+    finally:
+        for module, saved in attributes:
+            module.__dict__.clear()
+            module.__dict__.update(saved)
+        for module, saved_tables in tables:
+            for name, table in saved_tables.items():
+                current = getattr(module, name)
+                current.clear()
+                current.update(table)
+        restore_generators(generators)
+
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+def generator_states() -> dict[str, Any]:
+    """Return the state of torch's, numpy's and Python's global generators."""
+    states: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "random": random.getstate(),
+    }
+    if "numpy" in sys.modules:
+        states["numpy"] = sys.modules["numpy"].random.get_state()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def restore_generators(states: Mapping[str, Any]) -> None:
+    """Set the generators to what :func:`generator_states` returned."""
+    torch.set_rng_state(states["torch"])
+    random.setstate(states["random"])
+    if "numpy" in states:
+        sys.modules["numpy"].random.set_state(states["numpy"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def cache_configs(model: nn.Module) -> tuple[object, ...]:
+    """Return the configuration objects that switch key/value caches on."""
+    found: dict[int, object] = {}
+    for module in model.modules():
+        config = module.__dict__.get("config")
+        if getattr(config, "use_cache", None) is True:
+            found[id(config)] = config
+    return tuple(found.values())
+
+
+@contextmanager
+def caches_off(configs: tuple[object, ...]) -> Iterator[None]:
+    """Set ``use_cache`` to False on every configuration for the duration."""
+    for config in configs:
+        config.use_cache = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for config in configs:
+            config.use_cache = True  # type: ignore[attr-defined]

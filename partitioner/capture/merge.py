@@ -1,0 +1,324 @@
+"""Several recordings → one: what differs by mode or by size becomes an expression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from partitioner.capture.records import Call, Recording, Ref, SpanRecord
+from partitioner.capture.sizes import FreeSize, SizeExpr, fit
+from partitioner.capture.tree import leaves, map_tree, relabel
+
+__all__ = ["ByMode", "Mismatch", "compare", "merge_modes", "merge_sizes", "prune"]
+
+
+@dataclass(frozen=True, slots=True)
+class ByMode:
+    """An argument that depends on the running module's ``training`` flag."""
+
+    train: Any
+    eval: Any
+
+
+class Mismatch(Exception):
+    """Two recordings differ in more than plain arguments.
+
+    Args:
+        reason: What differs.
+        position: Number of the first call that differs.
+        source: ``file:line`` of that call.
+    """
+
+    def __init__(self, reason: str, position: int, source: str) -> None:
+        super().__init__(f"{reason} at {source or 'an unknown line'}")
+        self.reason = reason
+        self.position = position
+        self.source = source
+
+
+def prune(recording: Recording) -> Recording:
+    """Drop operations without readers or effects (a random draw only Python read)."""
+    live = _live_calls(recording)
+    number = {old: new for new, old in enumerate(sorted(live))}
+
+    def leaf(value: Any) -> Any:
+        return replace(value, call=number[value.call]) if _is_ref(value) else value
+
+    def tree(value: Any) -> Any:
+        return map_tree(leaf, value)
+
+    for old in live:
+        call = recording.calls[old]
+        call.args, call.kwargs = tree(call.args), tree(call.kwargs)
+    _renumber_ids([recording.calls[old] for old in sorted(live)])
+    bounds = _renumbered_bounds(len(recording.calls), live)
+    spans: list[SpanRecord] = []
+    for span in recording.spans:
+        span.start, span.end = bounds[span.start], bounds[span.end]
+        span.args, span.kwargs = _known(span.args, number), _known(span.kwargs, number)
+        span.output = relabel(span.output, lambda v: _known(v, number))
+        spans.append(span)
+    return Recording(
+        calls=[recording.calls[old] for old in sorted(live)],
+        spans=spans,
+        output=relabel(recording.output, leaf),
+        notes=recording.notes,
+        draw_reads=recording.draw_reads,
+    )
+
+
+def _known(tree: Any, number: dict[int, int]) -> Any:
+    """Renumber; a dropped value becomes None (only dead results refer to it)."""
+
+    def leaf(value: Any) -> Any:
+        if not _is_ref(value):
+            return value
+        if value.call not in number:
+            return None
+        return replace(value, call=number[value.call])
+
+    return map_tree(leaf, tree)
+
+
+def _is_ref(value: Any) -> bool:
+    return isinstance(value, Ref)
+
+
+def refs(tree: Any) -> Iterator[Ref]:
+    """Yield the references of an argument tree."""
+    found: list[Ref] = []
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, Ref):
+            found.append(value)
+        return value
+
+    map_tree(leaf, tree)
+    return iter(found)
+
+
+def _live_calls(recording: Recording) -> set[int]:
+    live: set[int] = set()
+    waiting = [leaf.call for leaf in leaves(recording.output) if _is_ref(leaf)]
+    for index, call in enumerate(recording.calls):
+        if call.kind in ("input", "module") or call.writes:
+            waiting.append(index)
+    for span in recording.spans:
+        if not span.opened_because:
+            waiting += [ref.call for ref in refs((span.args, span.kwargs))]
+    while waiting:
+        index = waiting.pop()
+        if index in live:
+            continue
+        live.add(index)
+        call = recording.calls[index]
+        waiting += [ref.call for ref in refs((call.args, call.kwargs))]
+    return live
+
+
+def _renumber_ids(calls: Sequence[Call]) -> None:
+    """Count a module call's operations anew: an id depends on live operations only."""
+    counts: dict[str, int] = {}
+    for call in calls:
+        if call.kind in ("function", "method"):
+            frame = call.id.rpartition(":")[0]
+            number = counts.get(frame, 0)
+            counts[frame] = number + 1
+            call.id = f"{frame}:{number}"
+
+
+def _renumbered_bounds(count: int, live: set[int]) -> list[int]:
+    bounds, kept = [], 0
+    for index in range(count + 1):
+        bounds.append(kept)
+        kept += index in live
+    return bounds
+
+
+def compare(first: Recording, second: Recording) -> None:
+    """Check that two recordings have the same calls and module calls.
+
+    Raises:
+        Mismatch: At the first call that differs.
+    """
+    for index, (a, b) in enumerate(zip(first.calls, second.calls)):
+        if (a.id, a.kind, a.target) != (b.id, b.kind, b.target):
+            raise Mismatch(f"{_name(a)} became {_name(b)}", index, a.source)
+        if [path for path, _ in a.outputs] != [path for path, _ in b.outputs]:
+            raise Mismatch(f"{_name(a)} has other results", index, a.source)
+        if a.kind == "constant" and not _same_constant(a, b):
+            raise Mismatch("a tensor made outside torch differs", index, a.source)
+    shorter = min(len(first.calls), len(second.calls))
+    if len(first.calls) != len(second.calls):
+        _raise_longer(first, second, shorter)
+    for span_a, span_b in zip(first.spans, second.spans, strict=False):
+        if _place(span_a) != _place(span_b):
+            raise Mismatch(f"the call of {span_a.path} differs", span_a.start, "")
+    if len(first.spans) != len(second.spans):
+        raise Mismatch("the number of module calls differs", shorter, "")
+
+
+def _raise_longer(first: Recording, second: Recording, shorter: int) -> None:
+    longer = first if len(first.calls) > len(second.calls) else second
+    extra = longer.calls[shorter]
+    raise Mismatch(f"{_name(extra)} runs in only one of them", shorter, extra.source)
+
+
+def _place(span: SpanRecord) -> tuple[str, int, int, int]:
+    return span.path, span.call, span.start, span.end
+
+
+def _name(call: Call) -> str:
+    target = call.target
+    text = target if isinstance(target, str) else getattr(target, "__name__", "call")
+    return f"{text} ({call.id})"
+
+
+def _same_constant(first: Call, second: Call) -> bool:
+    a, b = first.tensor, second.tensor
+    return a is not None and b is not None and a.shape == b.shape and torch.equal(a, b)
+
+
+Combine = Callable[[Sequence[Any], Call | SpanRecord, int], Any]
+
+
+def _merge_trees(
+    trees: Sequence[Any], where: Call | SpanRecord, position: int, combine: Combine
+) -> Any:
+    """Merge trees of one structure, asking ``combine`` at leaves that differ."""
+    first = trees[0]
+    kinds = {type(tree) for tree in trees}
+    source = getattr(where, "source", "")
+    if len(kinds) == 1 and isinstance(first, (tuple, list)):
+        if len({len(tree) for tree in trees}) > 1:
+            raise Mismatch("an argument has another length", position, source)
+        items = [
+            _merge_trees(parts, where, position, combine)
+            for parts in zip(*trees, strict=True)
+        ]
+        return _like(first, items)
+    if len(kinds) == 1 and isinstance(first, dict):
+        if len({tuple(tree) for tree in trees}) > 1:
+            raise Mismatch("an argument has other keys", position, source)
+        return {
+            key: _merge_trees([t[key] for t in trees], where, position, combine)
+            for key in first
+        }
+    if len(kinds) == 1 and isinstance(first, slice):
+        parts = [(tree.start, tree.stop, tree.step) for tree in trees]
+        return slice(*_merge_trees(parts, where, position, combine))
+    if all(_equal(first, tree) for tree in trees[1:]):
+        return first
+    return combine(trees, where, position)
+
+
+def _like(first: Any, items: list[Any]) -> Any:
+    if isinstance(first, list):
+        return items
+    if hasattr(first, "_fields"):
+        return type(first)(*items)
+    return tuple(items)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float) and a != a and b != b:
+        return True
+    return type(a) is type(b) and bool(a == b)
+
+
+def _merge(recordings: Sequence[Recording], combine: Combine) -> Recording:
+    """Return the first recording with merged arguments; unchanged on a mismatch."""
+    base = recordings[0]
+    for other in recordings[1:]:
+        compare(base, other)
+    merged: list[tuple[Call | SpanRecord, Any]] = []
+    for index, group in enumerate(zip(*(r.calls for r in recordings), strict=True)):
+        trees = [(call.args, call.kwargs) for call in group]
+        merged.append((group[0], _merge_trees(trees, group[0], index, combine)))
+    for spans in zip(*(r.spans for r in recordings), strict=True):
+        trees = [(span.args, span.kwargs) for span in spans]
+        start = spans[0].start
+        merged.append((spans[0], _merge_trees(trees, spans[0], start, combine)))
+    for where, (args, kwargs) in merged:
+        where.args, where.kwargs = args, kwargs
+    return base
+
+
+def merge_modes(
+    train: Recording, evaluation: Recording, sizes: Sequence[int] = ()
+) -> Recording:
+    """Merge a train-mode and an eval-mode recording into the first.
+
+    Args:
+        train: May hold expressions of sizes already.
+        evaluation: Recorded at the example's sizes.
+        sizes: The example's free sizes.
+
+    Raises:
+        Mismatch: They differ in operations, not only in plain arguments.
+    """
+
+    def combine(values: Sequence[Any], where: Any, position: int) -> Any:
+        source = getattr(where, "source", "")
+        if evaluate_sizes(values[0], sizes) == values[1]:
+            return values[0]
+        if any(isinstance(value, (Ref, tuple, list, dict)) for value in values):
+            raise Mismatch("an operand differs", position, source)
+        return ByMode(values[0], values[1])
+
+    merged = _merge([train, evaluation], combine)
+    for call, other in zip(merged.calls, evaluation.calls, strict=True):
+        call.draws |= other.draws
+        call.writes = tuple(sorted({*call.writes, *other.writes}))
+    return merged
+
+
+def merge_sizes(
+    base: Recording, others: Sequence[Recording], sizes: Sequence[FreeSize]
+) -> Recording:
+    """Merge recordings at other sizes (one per free size) into the first.
+
+    Integers that differ become :class:`SizeExpr`; dimensions that differ are marked
+    as varying.
+
+    Raises:
+        Mismatch: Something other than integers differs, or no expression fits.
+    """
+
+    def combine(values: Sequence[Any], where: Any, position: int) -> Any:
+        source = getattr(where, "source", "")
+        if not all(type(value) is int for value in values):
+            raise Mismatch("an argument that is no integer differs", position, source)
+        found = fit(values[0], values[1:], sizes)
+        if found is None:
+            text = f"an integer follows the sizes in no known way ({values})"
+            raise Mismatch(text, position, source)
+        return found
+
+    merged = _merge([base, *others], combine)
+    for index, call in enumerate(merged.calls):
+        shapes = [[m.shape for _, m in r.calls[index].outputs] for r in (base, *others)]
+        call.outputs = [
+            (path, replace(meta, varying=_varying([s[k] for s in shapes])))
+            for k, (path, meta) in enumerate(call.outputs)
+        ]
+    return merged
+
+
+def _varying(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    if len({len(shape) for shape in shapes}) > 1:
+        raise Mismatch("a tensor has another number of dimensions", 0, "")
+    dims = range(len(shapes[0]))
+    return tuple(d for d in dims if len({shape[d] for shape in shapes}) > 1)
+
+
+def evaluate_sizes(tree: Any, sizes: Sequence[int]) -> Any:
+    """Return a tree with every :class:`SizeExpr` evaluated."""
+
+    def leaf(value: Any) -> Any:
+        return value.evaluate(sizes) if isinstance(value, SizeExpr) else value
+
+    return map_tree(leaf, tree)

@@ -1,0 +1,77 @@
+"""What one recording consists of, before it becomes an fx graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from partitioner.graph import Region, TensorMeta
+
+__all__ = ["Call", "DeviceRef", "Recording", "Ref", "SpanRecord"]
+
+Path = tuple[tuple[str, Any], ...]
+"""Steps into a nested value: ("item", key) or ("attr", name)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor in an argument tree: result ``path`` of call number ``call``."""
+
+    call: int
+    path: Path = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRef:
+    """The device of whichever stage runs the call, in place of the recorded one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One recorded operation."""
+
+    id: str
+    kind: Literal["input", "weight", "constant", "function", "method", "module"]
+    target: str | Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    outputs: list[tuple[Path, TensorMeta]] = field(default_factory=list)
+    module: str = ""
+    source: str = ""
+    region: Region = Region()
+    writes: tuple[int, ...] = ()
+    draws: bool = False
+    saved: list[tuple[int, int]] = field(default_factory=list)
+    tensor: torch.Tensor | None = None
+    """The value of a ``constant``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SpanRecord:
+    """One module call that was recorded through: calls ``start`` to ``end``."""
+
+    path: str
+    call: int
+    start: int
+    end: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+    region: Region
+    parent: int | None
+    opened_because: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """One execution of the forward: calls in program order, module calls, result."""
+
+    calls: list[Call]
+    spans: list[SpanRecord]
+    output: Any
+    notes: list[str] = field(default_factory=list)
+    draw_reads: list[tuple[str, str]] = field(default_factory=list)
+    """(module path, source) where Python read a random number."""

@@ -1,0 +1,146 @@
+"""Integers that follow the inputs' sizes: free sizes, and expressions of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partitioner.graph import InputSpec
+
+__all__ = ["FreeSize", "SizeExpr", "candidates", "fit"]
+
+MAX_FREE_SIZES = 5
+"""Sizes that are tried; an image model has batch, channels, height and width."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeSize:
+    """One size of the inputs that may vary, and every dimension that follows it."""
+
+    dims: tuple[tuple[int, int], ...]
+    """(input, dimension) pairs; the first is where the size is read at run time."""
+    value: int
+    """Size in the example."""
+    other: int
+    """Size in the second recording."""
+
+    def describe(self, inputs: Sequence[InputSpec]) -> str:
+        """Return ``dimension 1 of input_ids, attention_mask (16)``."""
+        names = ", ".join(inputs[index].name for index, _ in self.dims)
+        return f"dimension {self.dims[0][1]} of {names} ({self.value})"
+
+
+@dataclass(frozen=True, slots=True)
+class SizeExpr:
+    """``(offset + sum(coefficient * product(free sizes))) // divisor``."""
+
+    terms: tuple[tuple[int, tuple[int, ...]], ...]
+    """(coefficient, numbers of the free sizes that are multiplied)."""
+    offset: int = 0
+    divisor: int = 1
+
+    def evaluate(self, sizes: Sequence[int]) -> int:
+        """Return the integer at the given free sizes."""
+        total = self.offset
+        for coefficient, factors in self.terms:
+            total += coefficient * math.prod(sizes[factor] for factor in factors)
+        return total // self.divisor
+
+
+def candidates(inputs: Sequence[InputSpec]) -> list[FreeSize]:
+    """Return the sizes that may be free: the batch first, then equal sizes together.
+
+    Dimension 0 of every input that has the first input's batch size is the batch;
+    other dimensions of one size are taken to follow each other.
+    """
+    if not inputs or not inputs[0].shape:
+        return []
+    batch = inputs[0].shape[0]
+    groups: dict[tuple[bool, int], list[tuple[int, int]]] = {}
+    for index, spec in enumerate(inputs):
+        for dim, size in enumerate(spec.shape):
+            is_batch = dim == 0 and size == batch
+            groups.setdefault((is_batch, size), []).append((index, dim))
+    ordered = sorted(groups.items(), key=lambda item: not item[0][0])
+    return [
+        FreeSize(dims=tuple(dims), value=size, other=_other(size, is_batch))
+        for (is_batch, size), dims in ordered[:MAX_FREE_SIZES]
+    ]
+
+
+def _other(size: int, is_batch: bool) -> int:
+    """Return a second size: one more sample, or half of an even length.
+
+    Half, because a model that accepts a length accepts shorter ones (tables of
+    positions end), and strided layers divide it.
+    """
+    if is_batch or size < 4 or size % 2:
+        return size + 1
+    return size // 2
+
+
+def fit(base: int, others: Sequence[int], sizes: Sequence[FreeSize]) -> SizeExpr | None:
+    """Return an expression that gives ``base`` and, per changed size, ``others``.
+
+    Args:
+        base: The integer at the example's sizes.
+        others: ``others[k]`` is the integer when only free size k has its other value.
+        sizes: The free sizes.
+
+    Returns:
+        A product of sizes, a sum with constant coefficients, or a floor division of
+        one size; None if none of these fits.
+    """
+    moved = [k for k, other in enumerate(others) if other != base]
+    return (
+        _fit_product(base, others, sizes, moved)
+        or _fit_sum(base, others, sizes, moved)
+        or _fit_division(base, others, sizes, moved)
+    )
+
+
+def _fit_product(
+    base: int, others: Sequence[int], sizes: Sequence[FreeSize], moved: list[int]
+) -> SizeExpr | None:
+    product = math.prod(sizes[k].value for k in moved)
+    if product == 0 or base % product:
+        return None
+    for k in moved:
+        if others[k] * sizes[k].value != base * sizes[k].other:
+            return None
+    return SizeExpr(terms=((base // product, tuple(moved)),))
+
+
+def _fit_sum(
+    base: int, others: Sequence[int], sizes: Sequence[FreeSize], moved: list[int]
+) -> SizeExpr | None:
+    terms: list[tuple[int, tuple[int, ...]]] = []
+    offset = base
+    for k in moved:
+        change, step = others[k] - base, sizes[k].other - sizes[k].value
+        if change % step:
+            return None
+        coefficient = change // step
+        terms.append((coefficient, (k,)))
+        offset -= coefficient * sizes[k].value
+    return SizeExpr(terms=tuple(terms), offset=offset)
+
+
+def _fit_division(
+    base: int, others: Sequence[int], sizes: Sequence[FreeSize], moved: list[int]
+) -> SizeExpr | None:
+    """Strided layers: (size + offset) // stride, for the usual strides."""
+    if len(moved) != 1:
+        return None
+    (k,) = moved
+    for divisor in range(2, 65):
+        for offset in (0, -1, 1, divisor - 1):
+            expression = SizeExpr(terms=((1, (k,)),), offset=offset, divisor=divisor)
+            values = [size.value for size in sizes]
+            if expression.evaluate(values) != base:
+                continue
+            values[k] = sizes[k].other
+            if expression.evaluate(values) == others[k]:
+                return expression
+    return None

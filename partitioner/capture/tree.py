@@ -1,0 +1,138 @@
+"""Nested values (tuples, lists, dicts, dataclasses): walk, map, flatten, rebuild."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from partitioner.capture.records import Path
+
+__all__ = ["Opaque", "flatten", "is_plain", "map_tree", "rebuild", "template"]
+
+PLAIN = (
+    type(None), bool, int, float, complex, str, bytes, type(Ellipsis),
+    torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum,
+)  # fmt: skip
+
+
+class Opaque:
+    """Stands for a library object (a cache) that an output held: it becomes None."""
+
+    def __init__(self, value: object) -> None:
+        self.name = type(value).__name__
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+def is_plain(value: object) -> bool:
+    """Whether ``value`` is an immutable leaf that can stand in an argument list."""
+    return isinstance(value, PLAIN) or isinstance(value, type)
+
+
+def map_tree(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply ``function`` to every leaf of tuples, lists, dicts and slices."""
+    if isinstance(value, tuple):
+        items = [map_tree(function, item) for item in value]
+        if hasattr(value, "_fields"):
+            return type(value)(*items)
+        if hasattr(value, "n_sequence_fields"):  # torch.return_types
+            return type(value)(items)
+        return tuple(items)
+    if isinstance(value, list):
+        return [map_tree(function, item) for item in value]
+    if type(value) is dict:
+        return {key: map_tree(function, item) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(
+            map_tree(function, value.start),
+            map_tree(function, value.stop),
+            map_tree(function, value.step),
+        )
+    return function(value)
+
+
+def children(value: Any) -> Iterator[tuple[tuple[str, Any], Any]] | None:
+    """Yield (step, child) of a container; None for a leaf."""
+    if isinstance(value, Mapping):
+        return ((("item", key), item) for key, item in value.items())
+    if isinstance(value, (tuple, list)):
+        return ((("item", index), item) for index, item in enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return ((("attr", name), getattr(value, name)) for name in names)
+    return None
+
+
+def flatten(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield (path, leaf) in order; containers are tuples, lists, dicts, dataclasses."""
+    inside = children(value)
+    if inside is None:
+        yield path, value
+        return
+    for step, child in inside:
+        yield from flatten(child, (*path, step))
+
+
+def template(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Copy an output's structure with ``leaf`` applied to its leaves.
+
+    Containers become (class, [(key, child)…]) nodes that :func:`rebuild` turns back
+    into the same classes; a leaf that is neither plain nor mapped becomes an
+    :class:`Opaque`.
+    """
+    inside = children(value)
+    if inside is None:
+        return leaf(value)
+    return _Container(type(value), [(step, template(child, leaf)) for step, child in inside])
+
+
+@dataclasses.dataclass(slots=True)
+class _Container:
+    """One container of a template."""
+
+    kind: type
+    items: list[tuple[tuple[str, Any], Any]]
+
+
+def rebuild(structure: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Make the output again from its template; ``leaf`` maps the template's leaves."""
+    if not isinstance(structure, _Container):
+        return None if isinstance(structure, Opaque) else leaf(structure)
+    items = [(step[1], rebuild(child, leaf)) for step, child in structure.items]
+    kind = structure.kind
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return kind(*(child for _, child in items))
+    if issubclass(kind, (tuple, list)):
+        return kind(child for _, child in items)
+    if issubclass(kind, Mapping) and not dataclasses.is_dataclass(kind):
+        return _as_mapping(kind, items)
+    return kind(**dict(items))
+
+
+def _as_mapping(kind: type, items: list[tuple[Any, Any]]) -> Any:
+    try:
+        return kind(items)
+    except TypeError:
+        return dict(items)
+
+
+def leaves(structure: Any) -> Iterator[Any]:
+    """Yield the leaves of a template in order."""
+    if isinstance(structure, _Container):
+        for _, child in structure.items:
+            yield from leaves(child)
+    else:
+        yield structure
+
+
+def relabel(structure: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a template with ``function`` applied to its leaves."""
+    if isinstance(structure, _Container):
+        items = [(step, relabel(child, function)) for step, child in structure.items]
+        return _Container(structure.kind, items)
+    return function(structure)
