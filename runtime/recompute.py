@@ -1,0 +1,166 @@
+"""Keep recomputation from happening twice: buffers and host random numbers.
+
+``torch.utils.checkpoint`` runs a segment again during backward and restores
+torch's own generators. It does not restore buffers, so that batch statistics and
+counters would advance twice and a segment which reads what it wrote (spectral
+norm's vectors) would recompute something else than it computed; nor the
+generators of ``random`` and numpy.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Recomputation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Snapshot:
+    """A buffer as it was: the object, its values and its version counter."""
+
+    owner: nn.Module
+    name: str
+    tensor: Tensor
+    values: Tensor
+    version: int
+
+    def now(self) -> Tensor:
+        """Return the tensor that is registered under the name now."""
+        tensor: Tensor = getattr(self.owner, self.name)
+        return tensor
+
+    def moved(self) -> bool:
+        """Say whether the buffer was replaced or written by a counted operation."""
+        tensor = self.now()
+        return tensor is not self.tensor or tensor._version != self.version  # noqa: SLF001 - torch has no public name
+
+    def restore(self) -> None:
+        """Put the object and its values back.
+
+        Through ``.data``: the version counter stays, since for autograd the
+        values that other micro-batches saved have not changed.
+        """
+        if self.now() is not self.tensor:
+            setattr(self.owner, self.name, self.tensor)
+        self.tensor.data.copy_(self.values)
+
+
+class Recomputation:
+    """What one checkpointed segment needs to recompute exactly what it computed.
+
+    Which buffers a forward writes is learned by watching it: batch norm's
+    kernels write their statistics without moving the version counter, so the
+    first forward compares values, and later ones trust that and the counters.
+
+    Args:
+        module: The segment whose buffers are guarded.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._written: set[tuple[int, str]] = set()
+        self._modes: tuple[bool, ...] | None = None
+
+    def context_fn(
+        self,
+    ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Return the contexts of one forward and of its recomputation."""
+        before: list[_Snapshot] = []
+        host = _HostGenerators()
+        return self._forward(before, host), self._recompute(before, host)
+
+    @contextmanager
+    def _forward(
+        self, before: list[_Snapshot], host: _HostGenerators
+    ) -> Iterator[None]:
+        host.save()
+        taken = _snapshots(self._module)
+        yield
+        modes = tuple(module.training for module in self._module.modules())
+        compare, self._modes = modes != self._modes, modes
+        for snapshot in taken:
+            key = (id(snapshot.owner), snapshot.name)
+            if snapshot.moved() or (compare and not _same(snapshot)):
+                self._written.add(key)
+            if key in self._written:
+                before.append(snapshot)
+
+    @contextmanager
+    def _recompute(
+        self, before: list[_Snapshot], host: _HostGenerators
+    ) -> Iterator[None]:
+        now = [_snapshot(snapshot.owner, snapshot.name) for snapshot in before]
+        for snapshot in before:
+            snapshot.restore()
+        try:
+            with host.replay():
+                yield
+        finally:
+            for snapshot in now:
+                snapshot.restore()
+
+
+class _HostGenerators:
+    """The states of ``random`` and of numpy's global generator."""
+
+    def __init__(self) -> None:
+        self._states: tuple[Any, Any] | None = None
+
+    def save(self) -> None:
+        """Remember the present states."""
+        self._states = (random.getstate(), np.random.get_state())
+
+    @contextmanager
+    def replay(self) -> Iterator[None]:
+        """Go back to the states that were saved, and return to the present at exit."""
+        present = (random.getstate(), np.random.get_state())
+        try:
+            _set_states(self._states)
+            yield
+        finally:
+            _set_states(present)
+
+
+def _set_states(states: tuple[Any, Any] | None) -> None:
+    if states is not None:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+def _snapshots(module: nn.Module) -> list[_Snapshot]:
+    return [
+        _snapshot(owner, name)
+        for owner in module.modules()
+        for name, _ in owner.named_buffers(recurse=False)
+    ]
+
+
+def _snapshot(owner: nn.Module, name: str) -> _Snapshot:
+    tensor: Tensor = getattr(owner, name)
+    return _Snapshot(
+        owner=owner,
+        name=name,
+        tensor=tensor,
+        values=tensor.detach().clone(),
+        version=tensor._version,  # noqa: SLF001 - torch has no public name
+    )
+
+
+def _same(snapshot: _Snapshot) -> bool:
+    now = snapshot.now()
+    return now.shape == snapshot.values.shape and _equal_bits(now, snapshot.values)
+
+
+def _equal_bits(left: Tensor, right: Tensor) -> bool:
+    pair = [tensor.detach().contiguous().reshape(-1) for tensor in (left, right)]
+    return torch.equal(*(tensor.view(torch.uint8) for tensor in pair))

@@ -1,0 +1,261 @@
+"""A segment: a graph over the user's own modules, as one layer of the pipeline."""
+
+from __future__ import annotations
+
+import linecache
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils.checkpoint import checkpoint
+
+from partitioner.runtime.namespace import Scope, attach, lookup
+from partitioner.runtime.recompute import Recomputation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from partitioner.runtime.wire import WireSpec
+
+__all__ = ["CheckpointedSegment", "Segment", "SegmentBody", "SegmentProgram"]
+
+_serial = count()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentBody:
+    """What a segment computes, and on what.
+
+    The graph's placeholders are the segment's incoming values in order; its
+    output is a tuple of values. Targets of ``call_module`` and ``get_attr`` are
+    the original dotted paths; ``get_attr`` of "training" is the segment's own
+    flag, of "device" the device on which it runs.
+
+    Args:
+        name: Name for messages and tracebacks.
+        graph: The operations.
+        modules: The user's own submodules that are called whole, by path.
+        parameters: Parameters that the graph reads itself, by path.
+        buffers: Buffers that the graph reads itself, and whether each is
+            persistent, by path.
+        checkpointed: Activations are recomputed during backward.
+        configs: Objects whose ``use_cache`` is False while the segment runs.
+        frozen: Paths of modules that stay in eval mode.
+    """
+
+    name: str
+    graph: fx.Graph
+    modules: Mapping[str, nn.Module] = field(default_factory=dict)
+    parameters: Mapping[str, nn.Parameter] = field(default_factory=dict)
+    buffers: Mapping[str, tuple[Tensor, bool]] = field(default_factory=dict)
+    checkpointed: bool = False
+    configs: Sequence[object] = ()
+    frozen: frozenset[str] = frozenset()
+
+
+class SegmentProgram(nn.Module):
+    """A body with its modules, parameters and buffers under their original paths.
+
+    ``forward`` takes the incoming values and returns the tuple of outgoing ones.
+
+    Args:
+        body: What to compute.
+
+    Raises:
+        EmitError: Two entries claim one path.
+    """
+
+    def __init__(self, body: SegmentBody) -> None:
+        super().__init__()
+        self._body = body
+        self._last_device = torch.device("cpu")
+        attach(self, body.modules, body.parameters, body.buffers)
+        self._frozen = tuple(lookup(self, path) for path in sorted(body.frozen))
+        self._source, self._function = _compile(body)
+        self._scope = Scope(self)
+
+    @property
+    def code(self) -> str:
+        """The generated source of the forward, for reading."""
+        return self._source
+
+    @property
+    def device(self) -> torch.device:
+        """Where the segment's tensors are; without any, where its input was."""
+        first = next(chain(self.parameters(), self.buffers()), None)
+        return self._last_device if first is None else first.device
+
+    def train(self, mode: bool = True) -> SegmentProgram:  # noqa: FBT001, FBT002 - nn.Module's signature
+        """Set the mode of all modules but those that the user froze."""
+        super().train(mode)
+        for module in self._frozen:
+            module.train(False)
+        return self
+
+    def run(self, *values: Any) -> tuple[Any, ...]:
+        """Compute the outgoing values from the incoming ones."""
+        self._last_device = _device_of(values, self._last_device)
+        with _without_caches(self._body.configs):
+            result: tuple[Any, ...] = self._function(self._scope, *values)
+        return result
+
+    def forward(self, *values: Any) -> tuple[Any, ...]:
+        """Compute the outgoing values from the incoming ones."""
+        return self.run(*values)
+
+
+class Segment(SegmentProgram):
+    """One layer of the pipeline.
+
+    Between the segments of one stage travels ``(token, *values)``, where the
+    token is the float32 zero of :meth:`WireSpec.unpack`.
+
+    Args:
+        body: What to compute.
+        receive: The format of the boundary before this segment, if there is one.
+        send: The format of the boundary after this segment, if there is one.
+        is_first: This is the first segment of the model; it receives DeepSpeed's
+            inputs, a tensor or a tuple of tensors.
+    """
+
+    def __init__(
+        self,
+        body: SegmentBody,
+        *,
+        receive: WireSpec | None = None,
+        send: WireSpec | None = None,
+        is_first: bool = False,
+    ) -> None:
+        super().__init__(body)
+        self._receive = receive
+        self._send = send
+        self._is_first = is_first
+
+    def forward(self, received: Any) -> Any:
+        """Receive, compute and send.
+
+        Args:
+            received: The model's inputs, the tensors of a boundary, or the
+                ``(token, *values)`` of the segment before.
+
+        Returns:
+            What :meth:`WireSpec.pack` makes of the outgoing values if a boundary
+            follows, else ``(token, *values)``.
+        """
+        token, *values = self._take(received)
+        values = list(self.run(*values))
+        if self._send is None:
+            return (token, *values)
+        return self._send.pack(token, values)
+
+    def _take(self, received: Any) -> tuple[Any, ...]:
+        if self._is_first:
+            tensors = received if isinstance(received, tuple) else (received,)
+            device = _device_of(tensors, self.device)
+            token = torch.zeros((), device=device, requires_grad=True)
+            # DeepSpeed may have marked the inputs: nobody wants their gradient.
+            return (token, *(tensor.detach() for tensor in tensors))
+        if self._receive is not None:
+            return self._receive.unpack(received)
+        return tuple(received)
+
+
+class CheckpointedSegment(Segment):
+    """A segment which keeps only its inputs and runs again during backward.
+
+    Independent of DeepSpeed's own checkpointing. Dropout draws the same numbers
+    again, and buffers are left as the first run left them.
+    """
+
+    def __init__(
+        self,
+        body: SegmentBody,
+        *,
+        receive: WireSpec | None = None,
+        send: WireSpec | None = None,
+        is_first: bool = False,
+    ) -> None:
+        super().__init__(body, receive=receive, send=send, is_first=is_first)
+        self._recomputation = Recomputation(self)
+        # Until it is known that the body leaves its inputs alone, copies are
+        # handed to it: what was written in place could not be recomputed.
+        self._writes_inputs = True
+
+    def run(self, *values: Any) -> tuple[Any, ...]:
+        """Compute the outgoing values, to be recomputed during backward."""
+        if not torch.is_grad_enabled():
+            return super().run(*values)
+        before = _versions(values)
+        copies = self._writes_inputs
+        seen: list[list[int]] = []
+        result: tuple[Any, ...] = checkpoint(
+            partial(self._run_again, copies=copies, seen=seen),
+            *values,
+            use_reentrant=False,
+            preserve_rng_state=True,
+            context_fn=self._recomputation.context_fn,
+        )
+        self._writes_inputs = any(seen[0]) if copies else _versions(values) != before
+        return result
+
+    def _run_again(
+        self, *values: Any, copies: bool, seen: list[list[int]]
+    ) -> tuple[Any, ...]:
+        """Run the body on the values or on copies; note how often each was written."""
+        inputs = [_copy(value) for value in values] if copies else list(values)
+        before = _versions(inputs)
+        result = super().run(*inputs)
+        after = _versions(inputs)
+        seen.append([new - old for old, new in zip(before, after, strict=True)])
+        return result
+
+
+def _compile(body: SegmentBody) -> tuple[str, Any]:
+    """Compile a body's graph to a function of (scope, *values).
+
+    Not a GraphModule: it registers buffers again inside the user's own modules.
+    """
+    generated = body.graph.python_code("self")
+    source = f"{generated.src.strip()}\n"
+    filename = f"<segment {body.name} #{next(_serial)}>"
+    # Without a modification time linecache keeps the entry, and tracebacks show it.
+    lines = source.splitlines(keepends=True)
+    linecache.cache[filename] = (len(source), None, lines, filename)
+    namespace = dict(generated.globals)
+    exec(compile(source, filename, "exec"), namespace)
+    return source, namespace["forward"]
+
+
+@contextmanager
+def _without_caches(configs: Sequence[Any]) -> Iterator[None]:
+    """Switch ``use_cache`` off, and back to what it was."""
+    before = [config.use_cache for config in configs]
+    try:
+        for config in configs:
+            config.use_cache = False
+        yield
+    finally:
+        for config, value in zip(configs, before, strict=True):
+            config.use_cache = value
+
+
+def _device_of(values: Sequence[Any], default: torch.device) -> torch.device:
+    for value in values:
+        if isinstance(value, Tensor):
+            return value.device
+    return default
+
+
+def _versions(values: Sequence[Any]) -> list[int]:
+    return [
+        value._version if isinstance(value, Tensor) else 0  # noqa: SLF001 - torch has no public name
+        for value in values
+    ]
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value

@@ -1,0 +1,319 @@
+"""Pack the values of one stage boundary into the tensors that DeepSpeed may carry.
+
+DeepSpeed shares one pool of receive buffers between activations and gradients,
+by position and whatever the dtype; calls ``backward`` once per floating tensor
+of a boundary; and insists on a gradient for each of them. So all differentiable
+values travel as the *bits* of one float32 carrier in slot 0, and all the rest as
+at most one byte tensor in slot 1. Nothing between :meth:`WireSpec.pack` and
+:meth:`WireSpec.unpack` does arithmetic on a carrier or on its gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from partitioner.errors import EmitError, RuntimeGuardError
+from partitioner.runtime.bits import (
+    byte_size,
+    bytes_of,
+    carrier_bytes,
+    from_bytes,
+    pack_bits,
+    unpack_bits,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["WireSpec", "WireValue"]
+
+_HEADER_ITEM_BYTES = 8  # int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireValue:
+    """What one value of a boundary looks like.
+
+    Args:
+        name: Name for messages.
+        kind: A tensor, or a Python integer (a size).
+        dtype: The tensor's dtype; None for an integer.
+        shape: The tensor's shape; None for a dimension known at run time only.
+        differentiable: A gradient flows back through this value.
+        source: ``file:line`` of the operation that makes it, for messages.
+
+    Raises:
+        EmitError: The fields contradict each other.
+    """
+
+    name: str
+    kind: Literal["tensor", "int"]
+    dtype: torch.dtype | None
+    shape: tuple[int | None, ...]
+    differentiable: bool
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.kind == "tensor") != (self.dtype is not None):
+            raise EmitError(f"{self}: a tensor has a dtype, and only a tensor has one")
+        if self.differentiable and not _can_have_gradient(self.dtype):
+            raise EmitError(f"{self}: {self.dtype} has no gradient")
+
+    def __str__(self) -> str:
+        """Return the name and where the value is made."""
+        return f"{self.name!r} ({self.source})" if self.source else repr(self.name)
+
+    def check(self, value: Tensor | int) -> None:
+        """Compare a value at run time with this description.
+
+        Raises:
+            RuntimeGuardError: Kind, dtype, rank, a fixed dimension or the need
+                of a gradient differs.
+        """
+        found = self._difference(value)
+        if found:
+            raise RuntimeGuardError(
+                f"value {self} at a stage boundary {found}",
+                hint="partition again with example inputs like those you train on",
+            )
+
+    def _difference(self, value: Tensor | int) -> str:
+        if self.kind == "int":
+            return "" if type(value) is int else f"is {value!r}, not an int"
+        if not isinstance(value, Tensor):
+            return f"is a {type(value).__name__}, not a tensor"
+        if value.dtype != self.dtype:
+            return f"has dtype {value.dtype}; the plan has {self.dtype}"
+        shape = tuple(value.shape)
+        if len(shape) != len(self.shape) or any(
+            want not in {None, have}
+            for want, have in zip(self.shape, shape, strict=True)
+        ):
+            return f"has shape {shape}; the plan has {self.shape}"
+        if value.requires_grad and not self.differentiable:
+            return "requires grad; the plan sends it without a gradient"
+        return ""
+
+
+@dataclass(frozen=True)
+class WireSpec:
+    """The packed format of one stage boundary.
+
+    The carrier (float32, one-dimensional, at least one element) holds the bytes
+    of each differentiable value in order, each padded to four bytes. The byte
+    tensor (uint8) starts with a header of int64 numbers – the dimensions known
+    at run time only, then the integers – followed by the bytes of the
+    non-differentiable tensors; it is left out where it would be empty.
+
+    Args:
+        values: The boundary's values in order.
+    """
+
+    values: tuple[WireValue, ...]
+
+    def pack(
+        self, token: Tensor | None, values: Sequence[Tensor | int]
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Turn the values into the carrier, or the carrier and the byte tensor.
+
+        Args:
+            token: The token that arrived with the values of the last boundary;
+                None makes a fresh one, so that the carrier requires grad.
+            values: One value for each entry of ``self.values``.
+
+        Returns:
+            The carrier alone if nothing else crosses, else ``(carrier, bytes)``.
+
+        Raises:
+            RuntimeGuardError: A value differs from its :class:`WireValue`.
+        """
+        self._check(values)
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        if token is None:
+            device = tensors[0].device if tensors else torch.device("cpu")
+            token = torch.zeros((), device=device, requires_grad=True)
+        differentiable = [_tensor(values[index]) for index in self._differentiable]
+        carrier = pack_bits(token, differentiable)
+        if not self._has_bytes:
+            return carrier
+        return carrier, self._pack_bytes(values, carrier.device)
+
+    def unpack(self, received: Tensor | tuple[Tensor, ...]) -> tuple[Any, ...]:
+        """Turn what DeepSpeed received into ``(token, *values)``.
+
+        The token is a float32 zero which must be passed to the next
+        :meth:`pack` (or added, times zero, to the loss): through it the carrier
+        gets a gradient even where no value does.
+
+        Args:
+            received: What :meth:`pack` returned on the stage before.
+
+        Returns:
+            The token and one value for each entry of ``self.values``; each tensor
+            owns its memory, so that it may be written in place.
+
+        Raises:
+            RuntimeGuardError: The tensors are not this boundary's.
+        """
+        carrier, rest = self._split(received)
+        header = self._read_header(rest)
+        shapes = self._shapes(header)
+        differentiable = tuple(
+            (shapes[index], _dtype(self.values[index]))
+            for index in self._differentiable
+        )
+        self._check_size("carrier", carrier, carrier_bytes(differentiable))
+        token, *unpacked = unpack_bits(carrier, differentiable)
+        values: list[Any] = [None] * len(self.values)
+        for index, value in zip(self._differentiable, unpacked, strict=True):
+            values[index] = value
+        if rest is not None:
+            self._unpack_bytes(rest, header, shapes, values)
+        else:  # only tensors without elements can be left out
+            for index in self._opaque:
+                values[index] = carrier.new_empty(
+                    shapes[index], dtype=_dtype(self.values[index])
+                )
+        return (token, *values)
+
+    # The values by the way they travel: positions in ``self.values``.
+
+    @cached_property
+    def _differentiable(self) -> tuple[int, ...]:
+        return tuple(i for i, value in enumerate(self.values) if value.differentiable)
+
+    @cached_property
+    def _opaque(self) -> tuple[int, ...]:
+        return tuple(
+            i
+            for i, value in enumerate(self.values)
+            if value.kind == "tensor" and not value.differentiable
+        )
+
+    @cached_property
+    def _integers(self) -> tuple[int, ...]:
+        return tuple(i for i, value in enumerate(self.values) if value.kind == "int")
+
+    @cached_property
+    def _open_dimensions(self) -> int:
+        return sum(value.shape.count(None) for value in self.values)
+
+    @property
+    def _header_length(self) -> int:
+        return self._open_dimensions + len(self._integers)
+
+    @cached_property
+    def _has_bytes(self) -> bool:
+        return self._header_length > 0 or any(
+            prod(size or 0 for size in self.values[index].shape)
+            for index in self._opaque
+        )
+
+    def _check(self, values: Sequence[Tensor | int]) -> None:
+        if len(values) != len(self.values):
+            raise RuntimeGuardError(
+                f"a stage boundary got {len(values)} values; "
+                f"the plan has {len(self.values)}"
+            )
+        for spec, value in zip(self.values, values, strict=True):
+            spec.check(value)
+
+    def _pack_bytes(
+        self, values: Sequence[Tensor | int], device: torch.device
+    ) -> Tensor:
+        numbers = list(self._run_time_sizes(values))
+        numbers += [int(values[index]) for index in self._integers]
+        pieces = [bytes_of(_tensor(values[index])) for index in self._opaque]
+        if numbers:
+            header = torch.tensor(numbers, dtype=torch.int64).view(torch.uint8)
+            pieces.insert(0, header.to(device))
+        return torch.cat(pieces)
+
+    def _run_time_sizes(self, values: Sequence[Tensor | int]) -> Iterator[int]:
+        for spec, value in zip(self.values, values, strict=True):
+            if isinstance(value, Tensor):
+                for want, have in zip(spec.shape, value.shape, strict=True):
+                    if want is None:
+                        yield have
+
+    def _split(
+        self, received: Tensor | tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor | None]:
+        tensors = (received,) if isinstance(received, Tensor) else tuple(received)
+        want = [torch.float32, torch.uint8] if self._has_bytes else [torch.float32]
+        if [tensor.dtype for tensor in tensors] != want:
+            raise RuntimeGuardError(
+                f"a stage received tensors of {[t.dtype for t in tensors]}; "
+                f"the plan has {want}",
+                hint="all ranks must run the same plan",
+            )
+        return tensors[0], tensors[1] if self._has_bytes else None
+
+    def _read_header(self, rest: Tensor | None) -> list[int]:
+        length_bytes = self._header_length * _HEADER_ITEM_BYTES
+        if rest is None or not length_bytes:
+            return []
+        numbers = rest[:length_bytes].clone().view(torch.int64)
+        header: list[int] = numbers.tolist()
+        return header
+
+    def _shapes(self, header: list[int]) -> list[tuple[int, ...]]:
+        sizes = iter(header)
+        return [
+            tuple(next(sizes) if size is None else size for size in value.shape)
+            for value in self.values
+        ]
+
+    def _unpack_bytes(
+        self,
+        rest: Tensor,
+        header: list[int],
+        shapes: list[tuple[int, ...]],
+        values: list[Any],
+    ) -> None:
+        """Fill ``values`` with what came in the byte tensor."""
+        numbers = header[self._open_dimensions :]
+        for index, number in zip(self._integers, numbers, strict=True):
+            values[index] = number
+        offset = len(header) * _HEADER_ITEM_BYTES
+        needed = sum(
+            byte_size(shapes[index], _dtype(self.values[index]))
+            for index in self._opaque
+        )
+        self._check_size("byte tensor", rest, offset + needed)
+        for index in self._opaque:
+            dtype = _dtype(self.values[index])
+            values[index] = from_bytes(rest, offset, shapes[index], dtype)
+            offset += byte_size(shapes[index], dtype)
+
+    @staticmethod
+    def _check_size(what: str, tensor: Tensor, needed_bytes: int) -> None:
+        found_bytes = tensor.numel() * tensor.element_size()
+        if found_bytes != needed_bytes:
+            raise RuntimeGuardError(
+                f"a stage received a {what} of {found_bytes} bytes; "
+                f"the plan's values need {needed_bytes}",
+                hint="micro-batches of different shapes need dynamic_shape=True",
+            )
+
+
+def _can_have_gradient(dtype: torch.dtype | None) -> bool:
+    return dtype is not None and (dtype.is_floating_point or dtype.is_complex)
+
+
+def _dtype(value: WireValue) -> torch.dtype:
+    if value.dtype is None:
+        raise EmitError(f"value {value} is no tensor")
+    return value.dtype
+
+
+def _tensor(value: Tensor | int) -> Tensor:
+    if not isinstance(value, Tensor):  # check() has been before
+        raise RuntimeGuardError(f"a stage boundary got {value!r}, not a tensor")
+    return value
