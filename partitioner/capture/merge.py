@@ -67,6 +67,7 @@ def prune(recording: Recording) -> Recording:
         output=relabel(recording.output, leaf),
         notes=recording.notes,
         draw_reads=recording.draw_reads,
+        weight_storages=recording.weight_storages,
     )
 
 

@@ -62,13 +62,16 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.fakes = fakes
+        self.storages: dict[int, int] = {}
         self.leaves = leaves
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.recording = Recording(calls=[], spans=[], output=None)
         self.values: dict[int, Ref] = {}
         self.keep: list[Any] = []  # ids are only unique while the object lives
-        self.storages: dict[int, int] = {}
-        self.weight_storages: set[int] = set()
+        self.weight_storages = {
+            self.storage_of(tensor): fakes.names[id(tensor)]
+            for tensor in (*model.parameters(), *model.buffers())
+        }
         self.saved_storages: set[int] = set()
         self.calls_of: dict[str, int] = {}
         self.frames: list[_Frame] = [_Frame("", 0, None)]
@@ -114,7 +117,6 @@ class Recorder(TorchFunctionMode):
         return self._add_constant(tensor)
 
     def _add_weight(self, tensor: torch.Tensor, name: str) -> Ref:
-        self.weight_storages.add(self.storage_of(tensor))
         call = Call(id=name, kind="weight", target=name)
         return self._append_single(call, tensor)
 
@@ -394,13 +396,14 @@ class Recorder(TorchFunctionMode):
         with saved_by(self), intercepted(self), _DrawWatch(self), self:
             out = model(*args, **kwargs)
         self.recording.output = template(out, self._output_leaf)
+        self.recording.weight_storages = self.weight_storages
         return self.recording
 
     def on_saved(self, tensor: torch.Tensor) -> torch.Tensor:
         """Note what autograd keeps: each storage once, weights never."""
         storage = self.storage_of(tensor)
         fresh = storage not in self.saved_storages
-        is_weight = storage in self.weight_storages or id(tensor) in self.fakes.names
+        is_weight = storage in self.weight_storages
         if self.current is not None and fresh and not is_weight:
             self.saved_storages.add(storage)
             bytes_kept = tensor.untyped_storage().nbytes()

@@ -1,0 +1,103 @@
+"""nn.Module → ModelGraph: record the forward, with modes and sizes left open."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from partitioner.capture.build import GraphBuilder
+from partitioner.capture.classify import classify
+from partitioner.capture.effects import find_effects
+from partitioner.capture.inputs import resolve_example
+from partitioner.capture.takes import Takes, record_all
+from partitioner.errors import OptionError
+from partitioner.graph import ModelGraph, info
+
+__all__ = ["capture"]
+
+
+def capture(
+    model: nn.Module, example_inputs: Any = None, *, dtype: torch.dtype | None = None
+) -> ModelGraph:
+    """Record one forward of ``model`` as a graph; the module is left as it was.
+
+    The forward runs on fake tensors (Python control flow, keyword arguments and
+    library code behave as in eager mode, nothing is allocated), once in train mode,
+    once in eval mode, and once for each input size that may vary.
+
+    Args:
+        model: Any module, on any device, ``meta`` included.
+        example_inputs: One micro-batch: a tensor, a tuple (positional) or a dict
+            (keywords); None if the model carries ``example_input_array`` or
+            ``dummy_inputs``.
+        dtype: Floating dtype the engine will run the parameters in; None keeps the
+            model's. Buffers keep theirs.
+
+    Raises:
+        ExampleInputsError: No example inputs, or they do not fit the signature.
+        ForwardError: The forward raised on them (the original error is chained).
+        DataDependentError: The root's own code reads the values of tensors.
+    """
+    if not isinstance(model, nn.Module):
+        message = f"model is a {type(model).__name__}, not a torch.nn.Module"
+        raise OptionError(message, hint="pass the module itself, not its class")
+    example = resolve_example(model, example_inputs)
+    takes = record_all(model, example, dtype)
+    builder = GraphBuilder(takes)
+    builder.build()
+    graph = builder.graph
+    effects = find_effects(graph, takes.recording.weight_storages)
+    classify(graph, model, effects)
+    return ModelGraph(
+        model=model,
+        graph=graph,
+        spans=builder.spans,
+        inputs=takes.inputs,
+        example=(example.args, example.kwargs),
+        output=builder.output_structure(),
+        dtype=dtype or _parameter_dtype(model),
+        aliases=takes.aliases,
+        groups=tuple(effects.groups),
+        order_edges=tuple(effects.order_edges),
+        constants=_constants(takes),
+        written_buffers=effects.written_buffers,
+        configs=takes.configs,
+        assumptions=tuple(dict.fromkeys(takes.notes)),
+        fingerprint=fingerprint(graph, model),
+    )
+
+
+def _parameter_dtype(model: nn.Module) -> torch.dtype:
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            return parameter.dtype
+    return torch.get_default_dtype()
+
+
+def _constants(takes: Takes) -> dict[str, torch.Tensor]:
+    return {
+        str(call.target): call.tensor
+        for call in takes.recording.calls
+        if call.kind == "constant" and call.tensor is not None
+    }
+
+
+def fingerprint(graph: fx.Graph, model: nn.Module) -> str:
+    """Hash operations, arguments and the weights' names, shapes and dtypes."""
+    digest = hashlib.sha256()
+    for node in graph.nodes:
+        target = node.target
+        text = target if isinstance(target, str) else _function_name(target)
+        arguments = fx.map_arg((node.args, node.kwargs), lambda n: info(n).id)
+        digest.update(f"{info(node).id}|{node.op}|{text}|{arguments}\n".encode())
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        digest.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}\n".encode())
+    return digest.hexdigest()
+
+
+def _function_name(function: object) -> str:
+    module = getattr(function, "__module__", "") or ""
+    return f"{module}.{getattr(function, '__qualname__', repr(type(function)))}"

@@ -1,0 +1,40 @@
+"""Small functions that generated segment code calls besides torch's own."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["by_mode", "in_region"]
+
+
+def by_mode(training: bool, train_value: Any, eval_value: Any) -> Any:
+    """Return the value for the mode the segment is in."""
+    return train_value if training else eval_value
+
+
+def in_region(
+    grad_enabled: bool,
+    autocast: Sequence[tuple[str, torch.dtype]],
+    function: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Call ``function`` under the modes the original forward had entered there.
+
+    Args:
+        grad_enabled: False inside the forward's own ``no_grad`` region.
+        autocast: (device type, dtype) of every autocast that was on.
+        function: What to call, with the remaining arguments.
+    """
+    with ExitStack() as stack:
+        if not grad_enabled:
+            stack.enter_context(torch.no_grad())
+        for device_type, dtype in autocast:
+            stack.enter_context(torch.autocast(device_type, dtype=dtype))
+        return function(*args, **kwargs)
