@@ -1,0 +1,249 @@
+"""Tests of partitioner.cli: real targets, real plans, exact exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import partitioner
+from partitioner.cli import main
+from partitioner.targets import open_target
+
+ROOT = Path(__file__).parent.parent
+
+MODEL = """
+import torch
+from torch import nn
+
+print("importing the model file")
+
+def build_model():
+    print("building the model")
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(4)]
+    return nn.Sequential(*blocks)
+
+class Moody(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.second(self.first(x) * self.calls)
+
+example_inputs = torch.ones(3, 16)
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blocks.py").write_text(MODEL)
+    return "blocks.py"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def without_times(document: dict[str, Any]) -> dict[str, Any]:
+    """A plan without the seconds that the solver happened to take."""
+    provenance = {k: v for k, v in document["provenance"].items() if k != "solve_s"}
+    return {**document, "provenance": provenance}
+
+
+def test_inspect_prints_the_report(target: str) -> None:
+    result = run("inspect", target, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[0].startswith("Sequential: 2 stages, ")
+    assert "Stage Modules Params FLOPs Time Memory Sent Ckpt" in lines
+    assert any(line.startswith("bubble ") for line in lines)
+    assert max(len(line) for line in result.stdout.splitlines()) <= 80
+
+
+def test_talk_goes_to_stderr(target: str) -> None:
+    result = run("inspect", target, "--device", "cpu")
+    assert "importing the model file" in result.stderr
+    assert "building the model" in result.stderr
+    assert "ing the model" not in result.stdout
+
+
+def test_json_is_the_plan_and_nothing_else(target: str) -> None:
+    options = ["--stages", "3", "--micro-batches", "5", "--device", "a100"]
+    result = run("inspect", target, *options, "--checkpointing", "none", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    with open_target(target) as found:
+        plan = partitioner.partition(
+            found.model,
+            3,
+            example_inputs=found.example_inputs,
+            micro_batches=5,
+            device="a100",
+            checkpointing="none",
+        )
+    expected = json.loads(json.dumps(plan.to_dict()))
+    assert without_times(document) == without_times(expected)
+
+
+def test_every_option_reaches_the_plan(target: str) -> None:
+    options = {
+        "--stages": "2",
+        "--micro-batches": "3",
+        "--device": "h100",
+        "--memory-limit": "1GiB",
+        "--optimizer": "sgd",
+        "--checkpointing": "all",
+        "--solver": "highs",
+        "--gap": "0.125",
+        "--time-limit": "17",
+    }
+    flags = [text for option in options.items() for text in option]
+    result = run("inspect", target, *flags, "--dtype", "bfloat16", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    used = document["options"]
+    assert used["stages"] == 2
+    assert used["micro_batches"] == 3
+    assert used["memory_limit_bytes"] == 2**30
+    assert used["optimizer"] == "sgd"
+    assert used["checkpointing"] == "all"
+    assert used["solver"] == "highs"
+    assert used["gap"] == 0.125
+    assert used["time_limit_s"] == 17
+    assert document["provenance"]["profile"] == "h100-80g"
+    assert document["provenance"]["dtype"] == "bfloat16"
+
+
+def test_output_can_be_loaded_for_the_model(target: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    result = run("inspect", target, "--device", "cpu", "--json", "-o", str(path))
+    assert result.exit_code == 0, result.output
+    assert f"plan written to {path}" in result.stderr
+    with open_target(target) as found:
+        loaded = partitioner.Plan.load(path, found.model)
+    assert json.loads(json.dumps(loaded.to_dict())) == json.loads(result.stdout)
+
+
+def test_verify_passes(target: str) -> None:
+    result = run("verify", target, "--stages", "2", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1].startswith("ok: every difference is at most")
+
+
+def test_verify_prints_json(target: str) -> None:
+    result = run("verify", target, "--stages", "2", "--device", "cpu", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["ok"] is True
+    assert set(document["modes"]) == {"train", "eval"}
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_verify_fails_for_a_forward_that_counts_its_calls(
+    target: str, flags: list[str]
+) -> None:
+    moody = f"{target}:Moody"
+    result = run("verify", moody, "--stages", "2", "--device", "cpu", *flags)
+    assert result.exit_code == 1, result.output
+    if flags:
+        assert json.loads(result.stdout)["ok"] is False
+    else:
+        assert "FAILED: a difference is above" in result.stdout
+
+
+def test_too_many_stages_is_an_error_with_a_hint(target: str) -> None:
+    result = run("inspect", target, "--stages", "500", "--device", "cpu")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "500" in errors[0]
+    assert any(line.startswith("hint: ") for line in lines)
+
+
+def test_missing_file_is_an_error(target: str) -> None:
+    result = run("inspect", "nothing.py")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "error: there is no file nothing.py" in result.stderr
+    assert f"hint: Python files in {Path.cwd()}: {target}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect"],
+        ["verify", "blocks.py"],
+        ["inspect", "blocks.py", "--stages", "0"],
+        ["inspect", "blocks.py", "--micro-batches", "-1"],
+        ["inspect", "blocks.py", "--solver", "guess"],
+        ["inspect", "blocks.py", "--checkpointing", "some"],
+        ["inspect", "blocks.py", "--gap", "2"],
+        ["inspect", "blocks.py", "--time-limit", "0"],
+        ["inspect", "blocks.py", "-o", "absent/plan.json"],
+        ["inspect", "blocks.py", "--unknown"],
+        ["undo", "blocks.py"],
+    ],
+)
+def test_usage_errors_exit_with_2(target: str, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Usage: " in result.stderr
+    assert "importing the model file" not in result.stderr
+
+
+def test_unwritable_output_is_an_error(target: str) -> None:
+    result = run("inspect", target, "--device", "cpu", "-o", "/dev/full")
+    assert result.exit_code == 1
+    assert "error: the plan could not be written to /dev/full" in result.stderr
+
+
+def test_version_is_the_package_version() -> None:
+    expected = f"partitioner, version {partitioner.__version__}\n"
+    assert run("--version").stdout == expected
+
+
+def python(*arguments: str, cwd: Path, **environment: str) -> Any:
+    """Run Python in a process of its own, with the repository importable."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_help_loads_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from partitioner.cli "
+        "import main; result = CliRunner().invoke(main, ['inspect', '--help']); "
+        "assert result.exit_code == 0; print('torch' in sys.modules)"
+    )
+    done = python("-c", code, cwd=tmp_path)
+    assert done.stdout == "False\n", done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_module_runs_as_a_program_without_colour(target: str, encoding: str) -> None:
+    arguments = ["-m", "partitioner", "inspect", target, "--device", "cpu"]
+    done = python(*arguments, cwd=Path.cwd(), PYTHONIOENCODING=encoding, NO_COLOR="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Sequential: 2 stages, ")
+    assert "\x1b" not in done.stdout
+    assert "Traceback" not in done.stderr
