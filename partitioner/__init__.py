@@ -66,14 +66,16 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import the module that holds ``name`` the first time it is asked for."""
-    if name not in _LAZY:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value = getattr(import_module(_LAZY[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would take any name at all to be there
+
+    def __getattr__(name: str) -> Any:
+        """Import the module that holds ``name`` the first time it is asked for."""
+        if name not in _LAZY:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value = getattr(import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
