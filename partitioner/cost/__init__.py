@@ -1,0 +1,10 @@
+"""Price: ModelGraph → CostedGraph, and CostedGraph → the solver's Problem."""
+
+from __future__ import annotations
+
+from partitioner.cost.pricing import price
+from partitioner.cost.profiles import DeviceProfile, resolve
+from partitioner.cost.statement import problem
+from partitioner.cost.units import Units, units
+
+__all__ = ["DeviceProfile", "Units", "price", "problem", "resolve", "units"]

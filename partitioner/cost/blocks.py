@@ -1,0 +1,74 @@
+"""Activation-checkpoint blocks: the repeated layers that are recomputed as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from partitioner.graph import info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import fx
+
+    from partitioner.cost.units import Units
+    from partitioner.graph import ModelGraph
+
+__all__ = ["unit_blocks"]
+
+
+def unit_blocks(graph: ModelGraph, units: Units) -> tuple[list[int], tuple[str, ...]]:
+    """Return the block of each unit (-1: none) and the name of each block.
+
+    A block is the outermost module call on the way to a node that is an element of an
+    ``nn.ModuleList`` or ``nn.Sequential``. A unit belongs to the block that all its
+    nodes share. A block that writes buffers (batch statistics) is none: recomputing
+    it would write twice.
+    """
+    block_of = _node_blocks(graph)
+    barred = {block_of[node] for node in block_of if _writes_buffers(graph, node)}
+    numbers: dict[str, int] = {}
+    found = []
+    for nodes in units.nodes:
+        names = {block_of.get(node, "") for node in nodes}
+        name = names.pop() if len(names) == 1 else ""
+        usable = name and name not in barred
+        found.append(numbers.setdefault(name, len(numbers)) if usable else -1)
+    return found, tuple(numbers)
+
+
+def _node_blocks(graph: ModelGraph) -> Mapping[fx.Node, str]:
+    block_of: dict[fx.Node, str] = {}
+    # Enclosing calls hold more nodes than what they enclose: outermost first.
+    for span in sorted(graph.spans, key=lambda span: -len(span.nodes)):
+        if _is_repeated(graph.model, span.path):
+            for node in span.nodes:
+                block_of.setdefault(node, span.id)
+    for node in graph.graph.nodes:
+        if node.op == "call_module" and _is_repeated(graph.model, str(node.target)):
+            block_of.setdefault(node, info(node).id)
+    return block_of
+
+
+def _is_repeated(model: nn.Module, path: str) -> bool:
+    parent, _, name = path.rpartition(".")
+    return bool(name) and isinstance(
+        model.get_submodule(parent), nn.ModuleList | nn.Sequential
+    )
+
+
+def _writes_buffers(graph: ModelGraph, node: fx.Node) -> bool:
+    """Whether a node writes a buffer that outlives the forward."""
+    if node.op == "call_module":
+        leaf = graph.model.get_submodule(str(node.target))
+        names = [f"{node.target}.{name}" for name, _ in leaf.named_buffers()]
+        canonical = {graph.aliases.get(name, name) for name in names}
+        return bool(canonical & graph.written_buffers)
+    written = set(info(node).writes)
+    return any(
+        info(source).kind == "weight"
+        and any(meta.storage in written for meta in info(source).outputs)
+        for source in node.all_input_nodes
+    )

@@ -1,0 +1,122 @@
+"""Call leaf modules on fake weights, and tell when two of them run the same kernels."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from partitioner.graph import ModelGraph
+
+__all__ = ["leaf_call", "leaf_key"]
+
+_PLAIN = (type(None), bool, int, float, str, torch.dtype)
+
+
+def leaf_key(model: nn.Module, path: str) -> tuple[Any, ...]:
+    """Return a key that is equal for leaf modules of equal type, shapes and settings.
+
+    An attribute that cannot be compared by value counts by identity, so such a module
+    equals itself only.
+    """
+    return tuple(
+        (
+            name,
+            type(module),
+            tuple(
+                (key, tuple(tensor.shape), tensor.requires_grad)
+                for key, tensor in [
+                    *module.named_parameters(recurse=False),
+                    *module.named_buffers(recurse=False),
+                ]
+            ),
+            tuple(
+                (key, _comparable(value))
+                for key, value in vars(module).items()
+                if not key.startswith("_") or key in {"_qkv_same_embed_dim"}
+            ),
+        )
+        for name, module in model.get_submodule(path).named_modules()
+    )
+
+
+def _comparable(value: object) -> Any:
+    if isinstance(value, _PLAIN):
+        return (type(value), value)
+    if isinstance(value, tuple | list):
+        return tuple(map(_comparable, value))
+    if isinstance(value, type) or (callable(value) and not vars_of(value)):
+        return value
+    return id(value)
+
+
+def vars_of(value: object) -> dict[str, Any]:
+    """Return the attributes of an object, none for those that have no ``__dict__``."""
+    return getattr(value, "__dict__", {})
+
+
+def leaf_call(
+    graph: ModelGraph, path: str, leaves: list[torch.Tensor]
+) -> Callable[..., Any]:
+    """Return a call of the module at ``path`` on fake weights, in train mode.
+
+    Args:
+        graph: The recorded model.
+        path: Path of the module.
+        leaves: Fake parameters that need a gradient are appended here.
+
+    Returns:
+        A function of the module's own arguments. Must be made and called under a fake
+        tensor mode.
+    """
+    module = graph.model.get_submodule(path)
+    weights = {
+        name: _fake(tensor, graph.dtype, leaves)
+        for name, tensor in module.named_parameters()
+    }
+    buffers = {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype)
+        for name, tensor in module.named_buffers()
+    }
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _as_it_trains(graph.model, module):
+            return functional_call(module, {**weights, **buffers}, args, kwargs)
+
+    return call
+
+
+def _fake(
+    parameter: torch.Tensor, dtype: torch.dtype, leaves: list[torch.Tensor]
+) -> torch.Tensor:
+    cast = dtype if parameter.is_floating_point() else parameter.dtype
+    fake = torch.empty(
+        parameter.shape, dtype=cast, requires_grad=parameter.requires_grad
+    )
+    if fake.requires_grad:
+        leaves.append(fake)
+    return fake
+
+
+@contextlib.contextmanager
+def _as_it_trains(model: nn.Module, module: nn.Module) -> Iterator[None]:
+    """Put ``module`` in train mode for a moment if the model was handed over in eval.
+
+    A part that is in eval mode inside a model in train mode was frozen on purpose.
+    """
+    parts = [part for part in module.modules() if not part.training]
+    if model.training:
+        parts = []
+    for part in parts:
+        part.training = True
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.training = False

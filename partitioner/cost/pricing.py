@@ -1,0 +1,216 @@
+"""Price every node: ModelGraph → CostedGraph. Equal nodes are priced once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch import fx, nn
+
+from partitioner.cost.kernels import Kernel
+from partitioner.cost.replay import Arguments, Replay, Slot
+from partitioner.cost.rnn import rnn_kernels
+from partitioner.cost.roofline import kernels_s
+from partitioner.cost.units import takes_part
+from partitioner.cost.weights import read_weights
+from partitioner.costed import CostedGraph, NodeCost, Unpriced
+from partitioner.graph import info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from partitioner.cost.profiles import DeviceProfile
+    from partitioner.graph import ModelGraph
+
+__all__ = ["price"]
+
+_RUNS = frozenset({"compute", "late"})
+_Kernels = Counter[Kernel]
+_ADD_TRAFFIC = 3
+"""A sum reads two tensors and writes one."""
+_NO_RULE = "no FLOP rule: priced by the bytes it moves"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Price:
+    """What nodes with one key have in common."""
+
+    cost: NodeCost
+    unknown: Mapping[str, int]
+    """Operators that have no price, and how often they ran."""
+    reason: str = _NO_RULE
+
+
+def price(graph: ModelGraph, *, profile: DeviceProfile) -> CostedGraph:
+    """Price every node of a recorded model on one device.
+
+    FLOPs and bytes come from running each distinct node once on fake tensors, forward
+    and backward; seconds from a roofline of the device. Weights, sizes, constants and
+    the parts of one result cost nothing.
+
+    Args:
+        graph: The recorded model.
+        profile: The device.
+
+    Returns:
+        The priced graph; operators without a price are in ``unpriced``.
+    """
+    pricer = _Pricer(graph, profile)
+    costs = {node: pricer.price(node) for node in graph.graph.nodes}
+    return CostedGraph(
+        graph=graph, costs=costs, unpriced=pricer.unpriced(), profile=profile
+    )
+
+
+class _Pricer:
+    """Prices nodes in program order and keeps what it learnt."""
+
+    def __init__(self, graph: ModelGraph, profile: DeviceProfile) -> None:
+        self._graph = graph
+        self._profile = profile
+        self._weights = read_weights(graph)
+        self._replay = Replay(graph, fused_dropout=profile.name != "cpu")
+        self._known: dict[object, _Price] = {}
+        self._unpriced: dict[tuple[str, str], Unpriced] = {}
+
+    def price(self, node: fx.Node) -> NodeCost:
+        facts = info(node)
+        saved = sum(nbytes for _, nbytes in facts.saved)
+        out = sum(meta.nbytes for meta in facts.outputs)
+        if facts.kind == "input":
+            return NodeCost(output_bytes=out, saved_bytes=saved)
+        if facts.kind not in _RUNS or takes_part(node):
+            return NodeCost(saved_bytes=saved)
+        found = self._common(node)
+        self._report(node, found)
+        weights = self._weights[node]
+        sums = self._gradient_sums(node)
+        cost = found.cost
+        return replace(
+            cost,
+            backward_s=cost.backward_s + kernels_s(self._profile, sums),
+            backward_bytes=cost.backward_bytes + _nbytes(sums),
+            output_bytes=out,
+            saved_bytes=saved,
+            parameter_bytes=sum(w.nbytes for w in weights if w.is_parameter),
+            buffer_bytes=sum(w.nbytes for w in weights if not w.is_parameter),
+        )
+
+    def unpriced(self) -> tuple[Unpriced, ...]:
+        return tuple(self._unpriced.values())
+
+    def _common(self, node: fx.Node) -> _Price:
+        """Return the price that all nodes like ``node`` share."""
+        try:
+            arguments = self._replay.arguments(node)
+            known = self._known.get(arguments.key)
+        except Exception as error:  # a user's object may refuse to be hashed
+            return self._by_bytes(node, error)
+        if known is None:
+            known = self._run(node, arguments)
+            self._known[arguments.key] = known
+        return known
+
+    def _run(self, node: fx.Node, arguments: Arguments) -> _Price:
+        try:
+            forward, backward, unknown = self._kernels(node, arguments)
+        except Exception as error:  # operators may fail on fake tensors
+            return self._by_bytes(node, error)
+        cost = NodeCost(
+            forward_flops=_flops(forward),
+            backward_flops=_flops(backward),
+            forward_s=kernels_s(self._profile, forward),
+            backward_s=kernels_s(self._profile, backward),
+            forward_bytes=_nbytes(forward),
+            backward_bytes=_nbytes(backward),
+        )
+        return _Price(cost=cost, unknown=unknown)
+
+    def _kernels(
+        self, node: fx.Node, arguments: Arguments
+    ) -> tuple[_Kernels, _Kernels, Mapping[str, int]]:
+        module = self._leaf(node)
+        source = next(iter(arguments.args), None)
+        if isinstance(module, nn.RNNBase) and isinstance(source, Slot):
+            forward, backward = rnn_kernels(module, source, self._graph.dtype)
+            return forward, backward if _trains(node) else Counter(), {}
+        trace = self._replay.run(node, arguments)
+        unknown = trace.forward.unknown + trace.backward.unknown
+        return trace.forward.kernels, trace.backward.kernels, unknown
+
+    def _leaf(self, node: fx.Node) -> nn.Module | None:
+        if node.op != "call_module":
+            return None
+        return self._graph.model.get_submodule(str(node.target))
+
+    def _by_bytes(self, node: fx.Node, error: Exception) -> _Price:
+        """Price what cannot be run on fake tensors by what it reads and writes."""
+        weights = sum(weight.nbytes for weight in self._weights[node])
+        read = sum(_output_bytes(source) for source in node.all_input_nodes)
+        moved: _Kernels = Counter({Kernel(nbytes=weights + read + _output_bytes(node))})
+        seconds = kernels_s(self._profile, moved)
+        back = 2 if _trains(node) else 0
+        cost = NodeCost(
+            forward_s=seconds,
+            backward_s=back * seconds,
+            forward_bytes=_nbytes(moved),
+            backward_bytes=back * _nbytes(moved),
+        )
+        module = self._leaf(node)
+        name = type(module).__name__ if module is not None else _target_name(node)
+        reason = f"cannot run on fake tensors ({type(error).__name__}: {error})"
+        return _Price(cost=cost, unknown={name: 1}, reason=reason.splitlines()[0])
+
+    def _report(self, node: fx.Node, found: _Price) -> None:
+        for name, count in found.unknown.items():
+            earlier = self._unpriced.get((name, found.reason))
+            if earlier is None:
+                earlier = Unpriced(
+                    operator=name,
+                    count=0,
+                    module=info(node).module,
+                    source=info(node).source,
+                    reason=found.reason,
+                )
+            self._unpriced[name, found.reason] = replace(
+                earlier, count=earlier.count + count
+            )
+
+    def _gradient_sums(self, node: fx.Node) -> _Kernels:
+        """Return the kernels that add gradients up, which belong to no operator.
+
+        Each reader of a parameter adds its share to the parameter's gradient; a result
+        with several readers gets the sum of what each sends back.
+        """
+        sums: _Kernels = Counter()
+        if not _trains(node):
+            return sums
+        for weight in self._weights[node]:
+            if weight.trainable:
+                sums[Kernel(nbytes=_ADD_TRAFFIC * weight.nbytes)] += 1
+        readers = sum(_trains(user) and not takes_part(user) for user in node.users)
+        if readers > 1:
+            sums[Kernel(nbytes=_ADD_TRAFFIC * _output_bytes(node))] += readers - 1
+        return sums
+
+
+def _trains(node: fx.Node) -> bool:
+    return any(meta.requires_grad for meta in info(node).outputs)
+
+
+def _output_bytes(node: fx.Node) -> int:
+    return sum(meta.nbytes for meta in info(node).outputs)
+
+
+def _flops(kernels: _Kernels) -> int:
+    return sum(kernel.flops * count for kernel, count in kernels.items())
+
+
+def _nbytes(kernels: _Kernels) -> int:
+    return sum(kernel.nbytes * count for kernel, count in kernels.items())
+
+
+def _target_name(node: fx.Node) -> str:
+    target = node.target
+    return target if isinstance(target, str) else getattr(target, "__name__", "call")

@@ -1,0 +1,217 @@
+"""Run one node on fake tensors of its recorded shapes, forward and backward."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.node import map_aggregate
+from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
+from torch.utils._pytree import tree_leaves
+
+from partitioner.cost.kernels import KernelTrace
+from partitioner.cost.leaves import leaf_call, leaf_key
+from partitioner.graph import Region, TensorMeta, info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from partitioner.graph import ModelGraph
+
+__all__ = ["Arguments", "NodeTrace", "Replay", "Slot"]
+
+_STEERING = {"training": True, "device": torch.device("cpu")}
+"""What a stage reads at run time; everything is priced as it trains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """Arguments of a node with a slot or a plain value in place of each node."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    key: tuple[Any, ...]
+    """Nodes with equal keys run the same kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor argument: what it looks like and which of the node's sources it is."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTrace:
+    """Kernels of one node in each direction."""
+
+    forward: KernelTrace
+    backward: KernelTrace
+
+
+class Replay:
+    """Runs nodes of one graph on fake tensors; real weights are never touched.
+
+    Args:
+        graph: The recorded model.
+        fused_dropout: Whether the device's fused attention does dropout itself (GPUs'
+            kernels do; the CPU's does not, and falls back to separate products).
+    """
+
+    def __init__(self, graph: ModelGraph, *, fused_dropout: bool) -> None:
+        self._graph = graph
+        self._fused_dropout = fused_dropout
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._plain: dict[fx.Node, Any] = {}
+
+    def arguments(self, node: fx.Node) -> Arguments:
+        """Put slots and values in place of the nodes that ``node`` reads."""
+        position = {source: i for i, source in enumerate(node.all_input_nodes)}
+
+        def stand_in(source: fx.Node) -> Any:
+            return self._stand_in(source, position[source])
+
+        args, kwargs = fx.map_arg((node.args, node.kwargs), stand_in)
+        if node.target is F.scaled_dot_product_attention and self._fused_dropout:
+            args, kwargs = (*args[:4], 0.0, *args[5:])[: len(args)], dict(kwargs)
+            kwargs.pop("dropout_p", None)
+        target: Any = node.target
+        if node.op == "call_module":
+            target = leaf_key(self._graph.model, str(target))
+        facts = info(node)
+        key = (
+            node.op,
+            target,
+            _frozen(args),
+            _frozen(kwargs),
+            facts.region,
+            bool(facts.writes),
+            any(meta.requires_grad for meta in facts.outputs),
+        )
+        return Arguments(args=args, kwargs=dict(kwargs), key=key)
+
+    def run(self, node: fx.Node, arguments: Arguments) -> NodeTrace:
+        """Run ``node`` forward and, where a result needs gradients, backward.
+
+        Returns:
+            The kernels of both directions.
+
+        Raises:
+            Exception: Whatever the operation raises on fake tensors.
+        """
+        trace = NodeTrace(forward=KernelTrace(), backward=KernelTrace())
+        facts = info(node)
+        leaves: list[torch.Tensor] = []
+        with self._mode, _modes(facts.region):
+            make = _maker(leaves, copy=bool(facts.writes))
+            args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
+            call = self._callable(node, leaves)
+            with trace.forward:
+                result = call(*args, **kwargs)
+        if any(meta.requires_grad for meta in facts.outputs):
+            with self._mode, trace.backward:
+                _run_backward(result, leaves)
+        return trace
+
+    def _stand_in(self, source: fx.Node, position: int) -> Any:
+        outputs = info(source).outputs
+        if len(outputs) == 1:
+            return _slot(outputs[0], position)
+        if outputs:
+            return tuple(_slot(meta, position) for meta in outputs)
+        if source not in self._plain:
+            self._plain[source] = self._value(source)
+        return self._plain[source]
+
+    def _value(self, source: fx.Node) -> Any:
+        """Compute a node that yields no tensor: an integer, a flag, a device."""
+        if source.op == "get_attr":
+            return _STEERING[str(source.target)]
+        arguments = self.arguments(source)
+        with self._mode, torch.no_grad():
+            make = _maker([], copy=False)
+            args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
+            return self._callable(source, [])(*args, **kwargs)
+
+    def _callable(
+        self, node: fx.Node, leaves: list[torch.Tensor]
+    ) -> Callable[..., Any]:
+        if node.op == "call_module":
+            return leaf_call(self._graph, str(node.target), leaves)
+        if node.op == "call_method":
+            name = str(node.target)
+            return lambda tensor, *args, **kwargs: getattr(tensor, name)(
+                *args, **kwargs
+            )
+        return cast("Callable[..., Any]", node.target)
+
+
+def _slot(meta: TensorMeta, position: int) -> Slot:
+    return Slot(meta.shape, meta.dtype, meta.requires_grad, position)
+
+
+def _maker(leaves: list[torch.Tensor], *, copy: bool) -> Callable[[Any], Any]:
+    """Return a function that makes the fake tensor of a slot, the same one each time.
+
+    With ``copy`` the operation gets a copy of the leaf: autograd refuses writes in
+    place to a leaf, and the recorded tensor was not one.
+    """
+    made: dict[Slot, torch.Tensor] = {}
+
+    def make(value: Any) -> Any:
+        if not isinstance(value, Slot):
+            return value
+        if value not in made:
+            leaf = torch.empty(
+                value.shape, dtype=value.dtype, requires_grad=value.requires_grad
+            )
+            if value.requires_grad:
+                leaves.append(leaf)
+            made[value] = leaf.clone() if copy else leaf
+        return made[value]
+
+    return make
+
+
+def _run_backward(result: Any, leaves: list[torch.Tensor]) -> None:
+    outputs = [
+        leaf
+        for leaf in tree_leaves(result)
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+    ]
+    if not outputs or not leaves:
+        return
+    gradients = [torch.empty_like(output) for output in outputs]
+    torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
+
+
+@contextlib.contextmanager
+def _modes(region: Region) -> Iterator[None]:
+    """Enter the modes that were on when the node was recorded."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(region.grad_enabled))
+        for _, dtype in region.autocast:
+            # Fake tensors are on the CPU, whichever device the cast was meant for.
+            stack.enter_context(torch.autocast("cpu", dtype=dtype))
+        yield
+
+
+def _frozen(value: Any) -> Any:
+    """Return something hashable that is equal for equal argument trees."""
+    if isinstance(value, dict):
+        return tuple((name, _frozen(item)) for name, item in value.items())
+    if isinstance(value, tuple | list):
+        return (type(value).__name__, *map(_frozen, value))
+    if isinstance(value, slice):
+        return ("slice", *map(_frozen, (value.start, value.stop, value.step)))
+    if isinstance(value, torch.Tensor):
+        return id(value)
+    # 1, 1.0 and True are equal but not the same argument.
+    return value if isinstance(value, Slot) else (type(value), value)

@@ -1,0 +1,99 @@
+"""Kernels of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` by formula.
+
+Running them on fake tensors would unroll thousands of positions, and give what the
+CPU does rather than the fused kernels of an accelerator.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from partitioner.cost.flops import rnn_layer_flops
+from partitioner.cost.kernels import Kernel, dtype_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from torch import nn
+
+    from partitioner.cost.replay import Slot
+
+__all__ = ["rnn_kernels"]
+
+_GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+
+
+def rnn_kernels(
+    module: nn.RNNBase, source: Slot, dtype: torch.dtype
+) -> tuple[Counter[Kernel], Counter[Kernel]]:
+    """Return the kernels of both directions of one call.
+
+    Per layer and direction: one product of all inputs with the input matrix, then a
+    product of the state with the recurrent matrix at each position, each followed by
+    its gates. Backward: the gradient of the state at each position, then two products
+    over all positions for the matrices, and one for the layer's input.
+
+    Args:
+        module: The module.
+        source: Its input, (positions, batch, width) or with batch first or without.
+        dtype: Type it computes in.
+    """
+    batched = len(source.shape) == 3  # noqa: PLR2004 (torch's own convention)
+    positions, batch = source.shape[:2] if batched else (source.shape[0], 1)
+    if batched and module.batch_first:
+        positions, batch = batch, positions
+    forward: Counter[Kernel] = Counter()
+    backward: Counter[Kernel] = Counter()
+    for is_first, inputs in _layers(module):
+        product, step, cell = _kernels(module, inputs, positions, batch, dtype)
+        forward += Counter({product: 1, step: positions})
+        backward += Counter({step: positions, product: 1 if is_first else 2})
+        forward[cell] += positions
+        backward[cell] += positions
+        # Gradient of the recurrent matrix, over all positions at once.
+        over_all = Kernel(
+            operator_class="matmul",
+            dtype=step.dtype,
+            flops=step.flops * positions,
+            nbytes=product.nbytes,
+        )
+        backward[over_all] += 1
+        if is_first and source.requires_grad:
+            backward[product] += 1
+    return forward, backward
+
+
+def _layers(module: nn.RNNBase) -> Iterator[tuple[bool, int]]:
+    """Yield (whether it reads the module's input, input width) of each direction."""
+    directions = 2 if module.bidirectional else 1
+    width = (module.proj_size or module.hidden_size) * directions
+    for layer in range(module.num_layers):
+        for _ in range(directions):
+            yield layer == 0, width if layer else module.input_size
+
+
+def _kernels(
+    module: nn.RNNBase, inputs: int, positions: int, batch: int, dtype: torch.dtype
+) -> tuple[Kernel, Kernel, Kernel]:
+    gates, hidden = _GATES[module.mode], module.hidden_size
+    state = module.proj_size or hidden
+    rows, item, name = gates * hidden, dtype.itemsize, dtype_name(dtype)
+    total = positions * batch
+    product = Kernel(
+        operator_class="matmul",
+        dtype=name,
+        flops=2 * total * rows * inputs,
+        nbytes=item * (total * (inputs + rows) + rows * inputs),
+    )
+    recurrent = rnn_layer_flops(batch, gates, 0, hidden) * state // hidden
+    projection = 2 * batch * hidden * module.proj_size
+    step = Kernel(
+        operator_class="matmul",
+        dtype=name,
+        flops=recurrent + projection,
+        nbytes=item * (batch * (state + rows) + rows * state),
+    )
+    cell = Kernel(dtype=name, nbytes=item * batch * (rows + 4 * hidden))
+    return product, step, cell

@@ -1,0 +1,186 @@
+"""State the planning problem: CostedGraph → Problem, in plain numbers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from partitioner.cost.blocks import unit_blocks
+from partitioner.cost.inflight import in_flight
+from partitioner.cost.memory import static_bytes
+from partitioner.cost.roofline import hop_s
+from partitioner.cost.units import Units, is_placed, units
+from partitioner.cost.weights import Weight, read_weights
+from partitioner.costed import NodeCost
+from partitioner.errors import TooManyStagesError
+from partitioner.graph import info
+from partitioner.solve.problem import Checkpointing, Problem, Tie, Unit, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torch import fx
+
+    from partitioner.costed import CostedGraph
+
+__all__ = ["problem"]
+
+_FIRST, _LAST = 0, -1
+
+_Owners = dict[tuple[int, ...], list[Weight]]
+"""Weights by the units that read them."""
+
+
+def problem(
+    costed: CostedGraph,
+    *,
+    stages: int,
+    micro_batches: int,
+    memory_limit_bytes: int | None = None,
+    checkpointing: Checkpointing = "auto",
+    optimizer: str = "adamw",
+) -> tuple[Problem, Units]:
+    """State where the units of a priced graph may go and what each choice costs.
+
+    Args:
+        costed: The priced graph.
+        stages: Number of pipeline stages.
+        micro_batches: Micro-batches of one step.
+        memory_limit_bytes: What one stage may hold; None: no limit.
+        checkpointing: Whether blocks may, must or must not be recomputed.
+        optimizer: Key of ``memory.OPTIMIZER_STATES``.
+
+    Returns:
+        The problem, and the nodes behind its unit numbers.
+
+    Raises:
+        OptionError: The optimizer is not known.
+        TooManyStagesError: Something must be on the first and on the last stage.
+    """
+    found = units(costed)
+    owners = _owners(costed, found)
+    blocks, names = unit_blocks(costed.graph, found)
+    return Problem(
+        units=tuple(
+            _units(costed, found, owners, blocks, stages=stages, optimizer=optimizer)
+        ),
+        values=tuple(_values(costed, found)),
+        stages=stages,
+        micro_batches=micro_batches,
+        in_flight=in_flight(stages, micro_batches),
+        memory_limit_bytes=memory_limit_bytes,
+        order_edges=_order_edges(costed, found),
+        ties=tuple(
+            Tie(
+                units=readers,
+                static_bytes=_static_bytes(weights, optimizer),
+                trainable=any(weight.trainable for weight in weights),
+            )
+            for readers, weights in owners.items()
+            if len(readers) > 1
+        ),
+        checkpointing=checkpointing,
+        block_names=names,
+    ), found
+
+
+def _owners(costed: CostedGraph, found: Units) -> _Owners:
+    readers: dict[Weight, set[int]] = defaultdict(set)
+    for node, weights in read_weights(costed.graph).items():
+        if is_placed(node):
+            for weight in weights:
+                readers[weight].add(found.unit_of[node])
+    owners: _Owners = defaultdict(list)
+    for weight, users in readers.items():
+        owners[tuple(sorted(users))].append(weight)
+    return owners
+
+
+def _static_bytes(weights: Iterable[Weight], optimizer: str) -> int:
+    return sum(
+        static_bytes(
+            weight.numel,
+            weight.itemsize,
+            trainable=weight.trainable,
+            optimizer=optimizer,
+        )
+        for weight in weights
+    )
+
+
+def _units(
+    costed: CostedGraph,
+    found: Units,
+    owners: _Owners,
+    blocks: Sequence[int],
+    *,
+    stages: int,
+    optimizer: str,
+) -> Iterable[Unit]:
+    trains = {
+        unit
+        for readers, weights in owners.items()
+        if any(weight.trainable for weight in weights)
+        for unit in readers
+    }
+    for index, nodes in enumerate(found.nodes):
+        cost = sum((costed.costs[node] for node in nodes), NodeCost())
+        yield Unit(
+            name=info(nodes[0]).id,
+            forward_s=cost.forward_s,
+            backward_s=cost.backward_s,
+            saved_bytes=cost.saved_bytes,
+            static_bytes=_static_bytes(owners.get((index,), ()), optimizer),
+            trainable=index in trains,
+            block=blocks[index],
+            pinned_stage=_pin(nodes, stages),
+        )
+
+
+def _pin(nodes: Sequence[fx.Node], stages: int) -> int | None:
+    """Inputs arrive at the first stage; labels and the outputs are on the last."""
+    kinds = {info(node).kind for node in nodes}
+    first = "input" in kinds
+    last = bool({"late", "output"} & kinds)
+    if first and last and stages > 1:
+        raise TooManyStagesError(
+            f"{info(nodes[0]).id}: an input and the output must stay together, so "
+            f"nothing can be cut between them; {stages} stages were asked for",
+            largest=1,
+            hint="look for a write in place that reaches from an input to the output",
+        )
+    return _FIRST if first else _LAST if last else None
+
+
+def _values(costed: CostedGraph, found: Units) -> Iterable[Value]:
+    for node, producer in found.unit_of.items():
+        consumers = {
+            found.unit_of[user]
+            for user in node.users
+            if is_placed(user) and not _given_to_last(node, user)
+        } - {producer}
+        if consumers:
+            parts = info(node).outputs
+            gradients = [part.nbytes for part in parts if part.requires_grad]
+            nbytes = sum(part.nbytes for part in parts)
+            yield Value(
+                producer=producer,
+                consumers=tuple(sorted(consumers)),
+                hop_s=hop_s(costed.profile, nbytes, gradients),
+                wire_bytes=nbytes,
+            )
+
+
+def _given_to_last(node: fx.Node, user: fx.Node) -> bool:
+    """Whether DeepSpeed hands the value to the last stage: a label in the loss."""
+    return info(node).kind == "input" and info(user).kind == "late"
+
+
+def _order_edges(costed: CostedGraph, found: Units) -> tuple[tuple[int, int], ...]:
+    unit_of: Mapping[fx.Node, int] = found.unit_of
+    pairs = (
+        (unit_of[before], unit_of[after])
+        for before, after in costed.graph.order_edges
+        if before in unit_of and after in unit_of
+    )
+    return tuple(dict.fromkeys(pair for pair in pairs if pair[0] != pair[1]))
