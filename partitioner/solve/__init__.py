@@ -1,0 +1,21 @@
+"""Problem → Assignment: places units on stages by dynamic and integer programming."""
+
+from __future__ import annotations
+
+from partitioner.solve.check import check
+from partitioner.solve.choose import solve
+from partitioner.solve.problem import Assignment, Problem, Tie, Unit, Value
+from partitioner.solve.score import Score, StageScore, score
+
+__all__ = [
+    "Assignment",
+    "Problem",
+    "Score",
+    "StageScore",
+    "Tie",
+    "Unit",
+    "Value",
+    "check",
+    "score",
+    "solve",
+]

@@ -1,0 +1,252 @@
+"""Merges what no cut may separate, and what no best cut would separate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from partitioner.solve.feasible import pin_windows
+from partitioner.solve.groups import build_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from partitioner.solve.groups import Groups
+
+__all__ = ["contract", "contract_dear"]
+
+
+def contract(groups: Groups) -> Groups:
+    """Merge groups that the pins put together, then groups that cost nothing.
+
+    Args:
+        groups: The cycles condensed, pins not yet applied.
+
+    Returns:
+        Fewer groups; some best assignment of the problem survives.
+    """
+    problem = groups.problem
+    first, last = pin_windows(groups, problem.stages)
+    label, extra = _pin_labels(groups, first, last)
+    spread = (
+        [first[group] for group in groups.group_of],
+        [last[group] for group in groups.group_of],
+    )
+    label = [label[group] for group in groups.group_of]
+    pinned = build_groups(problem, label, windows=spread, extra_edges=extra)
+    joined = _Joiner(pinned).run()
+    label = [joined[group] for group in pinned.group_of]
+    return build_groups(problem, label, windows=spread, extra_edges=extra)
+
+
+def _pin_labels(
+    groups: Groups, first: list[int], last: list[int]
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Give groups with one possible stage one label, and order it against the rest."""
+    label = list(range(len(groups)))
+    chief: dict[int, int] = {}  # stage: the first group that must be on it
+    for group in range(len(groups)):
+        if first[group] == last[group]:
+            label[group] = chief.setdefault(first[group], group)
+    extra = []
+    for stage, group in chief.items():
+        after = [low >= stage for low in first]
+        before = [high <= stage for high in last]
+        # Only the outermost groups need an edge; the others follow by their own.
+        for source, target in groups.edges:
+            after[target] = after[target] and not first[source] >= stage
+            before[source] = before[source] and not last[target] <= stage
+        unit = groups.members[group][0]
+        for other in range(len(groups)):
+            if label[other] == label[group]:
+                continue
+            if after[other]:
+                extra.append((unit, groups.members[other][0]))
+            if before[other]:
+                extra.append((groups.members[other][0], unit))
+    return label, extra
+
+
+@dataclass(slots=True)
+class _Joiner:
+    """Joins a group that costs nothing to a neighbour when no cut can get dearer.
+
+    Joining forwards (to the only predecessor) adds the group's own values to the
+    boundaries between the two and takes away the values that only it reads; joining
+    backwards (to the only successor) the other way round. It is done only if seconds
+    and bytes both do not grow.
+    """
+
+    groups: Groups
+    parent: list[int] = field(init=False)
+    outputs: list[set[int]] = field(init=False)
+    inputs: list[set[int]] = field(init=False)
+    before: list[set[int]] = field(init=False)
+    after: list[set[int]] = field(init=False)
+    blocks: list[set[int]] = field(init=False)
+    free: list[bool] = field(init=False)
+    readers: list[set[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        groups = self.groups
+        count = len(groups)
+        self.parent = list(range(count))
+        self.outputs = [set() for _ in range(count)]
+        self.inputs = [set() for _ in range(count)]
+        self.before = [set() for _ in range(count)]
+        self.after = [set() for _ in range(count)]
+        self.readers = [set(value.consumers) for value in groups.values]
+        for index, value in enumerate(groups.values):
+            self.outputs[value.producer].add(index)
+            for reader in value.consumers:
+                self.inputs[reader].add(index)
+        for source, target in groups.edges:
+            self.after[source].add(target)
+            self.before[target].add(source)
+        units = groups.problem.units
+        self.blocks = [{units[u].block for u in group} for group in groups.members]
+        self.free = list(self._free())
+
+    def _free(self) -> Iterator[bool]:
+        groups, problem = self.groups, self.groups.problem
+        tied = {unit for tie in problem.ties for unit in tie.units}
+        for group, members in enumerate(groups.members):
+            bytes_held = sum(
+                problem.units[u].saved_bytes + problem.units[u].static_bytes
+                for u in members
+            )
+            yield (
+                groups.work_s[group] <= 0
+                and not groups.trainable[group]
+                and (bytes_held == 0 or problem.memory_limit_bytes is None)
+                and tied.isdisjoint(members)
+                and groups.earliest[group] == 0
+                and groups.latest[group] == problem.stages - 1
+            )
+
+    def run(self) -> list[int]:
+        """Join until nothing changes; return the label of each group."""
+        work = [group for group, free in enumerate(self.free) if free]
+        while work:
+            group = work.pop()
+            if self.parent[group] != group:
+                continue
+            neighbour = self._neighbour(group)
+            if neighbour is None:
+                continue
+            near = self.before[group] | self.after[group] | {neighbour}
+            self._join(group, neighbour)
+            work.extend(sorted(other for other in near if self.free[other]))
+        return [self._root(group) for group in range(len(self.parent))]
+
+    def _root(self, group: int) -> int:
+        while self.parent[group] != group:
+            self.parent[group] = self.parent[self.parent[group]]
+            group = self.parent[group]
+        return group
+
+    def _neighbour(self, group: int) -> int | None:
+        """Return a neighbour that the group may join, or None."""
+        if len(self.before[group]) == 1:
+            (source,) = self.before[group]
+            taken = {v for v in self.inputs[group] if self.readers[v] == {group}}
+            if self._safe(group, source, added=self.outputs[group], taken=taken):
+                return source
+        if len(self.after[group]) == 1:
+            (target,) = self.after[group]
+            added = {v for v in self.inputs[group] if target not in self.readers[v]}
+            if self._safe(group, target, added=added, taken=self.outputs[group]):
+                return target
+        return None
+
+    def _safe(
+        self, group: int, neighbour: int, *, added: set[int], taken: set[int]
+    ) -> bool:
+        values = self.groups.values
+        if sum(values[v].hop_s for v in added) > sum(values[v].hop_s for v in taken):
+            return False
+        if self.groups.problem.memory_limit_bytes is None:
+            return True
+        if sum(values[v].wire_bytes for v in added) > sum(
+            values[v].wire_bytes for v in taken
+        ):
+            return False
+        mine = self.blocks[group]
+        return mine == {-1} or (len(mine) == 1 and mine == self.blocks[neighbour])
+
+    def _join(self, group: int, into: int) -> None:
+        self.parent[group] = into
+        self.free[into] = self.free[into] and self.free[group]
+        self.blocks[into] |= self.blocks[group]
+        for side, back in ((self.before, self.after), (self.after, self.before)):
+            for other in side[group]:
+                back[other].discard(group)
+                if other != into:
+                    back[other].add(into)
+                    side[into].add(other)
+        for value in self.inputs[group]:
+            self.readers[value].discard(group)
+            if value not in self.outputs[into]:
+                self.readers[value].add(into)
+                self.inputs[into].add(value)
+        for value in self.outputs[group]:
+            self.readers[value].discard(into)
+            self.inputs[into].discard(value)
+            if self.readers[value]:
+                self.outputs[into].add(value)
+
+
+def contract_dear(groups: Groups, target_s: float) -> Groups:
+    """Merge both ends of every value that no assignment below a target can cut.
+
+    A cut value costs ``hop_s`` on the stage before and on the stage after the cut.
+    So a cut makes the sum of stage times at least ``work + 2 hop`` and the longest at
+    least a share of it, and at least ``hop`` plus the work of the value's producer.
+
+    Args:
+        groups: The groups to merge further.
+        target_s: Step time that is to be beaten.
+
+    Returns:
+        Groups that keep every assignment with a step time of at most ``target_s``.
+    """
+    problem = groups.problem
+    total_s = float(groups.work_s.sum())
+    others = problem.micro_batches - 1
+    label = list(range(len(groups)))
+    dear = False
+    for value in groups.values:
+        sum_s = total_s + 2 * value.hop_s
+        reader_s = min(float(groups.work_s[reader]) for reader in value.consumers)
+        end_s = value.hop_s + max(float(groups.work_s[value.producer]), reader_s)
+        longest_s = max(sum_s / problem.stages, end_s)
+        if sum_s + others * longest_s > target_s * (1 + 1e-9):
+            dear = True
+            for reader in value.consumers:
+                _union(label, value.producer, reader)
+    if not dear:
+        return groups
+    roots = [_find(label, group) for group in range(len(groups))]
+    windows = (
+        [int(groups.earliest[group]) for group in groups.group_of],
+        [int(groups.latest[group]) for group in groups.group_of],
+    )
+    ordered = [(groups.members[a][0], groups.members[b][0]) for a, b in groups.edges]
+    return build_groups(
+        problem,
+        [roots[group] for group in groups.group_of],
+        windows=windows,
+        extra_edges=ordered,
+    )
+
+
+def _find(label: list[int], group: int) -> int:
+    while label[group] != group:
+        label[group] = label[label[group]]
+        group = label[group]
+    return group
+
+
+def _union(label: list[int], first: int, second: int) -> None:
+    low, high = sorted((_find(label, first), _find(label, second)))
+    label[high] = low

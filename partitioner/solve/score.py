@@ -1,0 +1,190 @@
+"""Gives the time and the memory of every stage: the one definition of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from partitioner.solve.problem import Problem
+
+__all__ = ["Score", "StageScore", "score"]
+
+RECEIVED_COPIES = 2
+"""A received tensor exists twice per micro-batch in flight: as leaf and as clone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageScore:
+    """Time of one micro-batch and peak memory of one stage."""
+
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    """Forward time spent again on recomputed units."""
+    communication_s: float
+    """Time of all values that cross the boundaries before and after the stage."""
+    static_bytes: int
+    saved_bytes: int
+    """Saved for backward, over all micro-batches in flight."""
+    received_bytes: int
+    """Received values kept, over all micro-batches in flight."""
+    recompute_peak_bytes: int
+    """What recomputing the largest block brings back for a moment."""
+    wire_bytes: int
+    """One buffer for what is received and one for what is sent."""
+    sent_bytes: int
+    """Bytes over the boundary after the stage, forwards, by one micro-batch."""
+
+    @property
+    def time_s(self) -> float:
+        """Time of one micro-batch on this stage."""
+        work_s = self.forward_s + self.backward_s + self.recompute_s
+        return work_s + self.communication_s
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak memory of the stage."""
+        kept = self.saved_bytes + self.received_bytes
+        return self.static_bytes + kept + self.recompute_peak_bytes + self.wire_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Times and memory of all stages of one assignment."""
+
+    stages: tuple[StageScore, ...]
+    micro_batches: int
+
+    @property
+    def step_s(self) -> float:
+        """Step time: ``sum(t) + (micro_batches - 1) * max(t)``.
+
+        Source: Zheng et al., Alpa, OSDI 2022, section 5.2.
+        """
+        times = [stage.time_s for stage in self.stages]
+        return sum(times) + (self.micro_batches - 1) * max(times)
+
+    @property
+    def bottleneck(self) -> int:
+        """Index of the slowest stage (the first of equals)."""
+        times = [stage.time_s for stage in self.stages]
+        return times.index(max(times))
+
+    @property
+    def bubble_share(self) -> float:
+        """Share of stage time that is idle: ``1 - M * sum(t) / (S * step)``.
+
+        With equal stages this is ``(S - 1) / (M + S - 1)`` (Huang et al., GPipe,
+        NeurIPS 2019, section 2.3).
+        """
+        step_s = self.step_s
+        if step_s <= 0:
+            return 0.0
+        busy_s = self.micro_batches * sum(stage.time_s for stage in self.stages)
+        return max(0.0, 1 - busy_s / (len(self.stages) * step_s))
+
+
+def score(
+    problem: Problem, stage_of: Sequence[int], recomputed: Sequence[bool]
+) -> Score:
+    """Score an assignment, feasible or not.
+
+    Args:
+        problem: What was to be placed.
+        stage_of: Stage of each unit, ``len(problem.units)`` numbers.
+        recomputed: Whether each unit is recomputed in backward.
+
+    Returns:
+        Time and memory of every stage, in seconds and bytes.
+    """
+    stages = range(problem.stages)
+    hop_s, hop_bytes = _boundaries(problem, stage_of)
+    static = _static_bytes(problem, stage_of)
+    saved, peak = _saved_bytes(problem, stage_of, recomputed)
+    forward_s = [0.0] * problem.stages
+    backward_s = [0.0] * problem.stages
+    recompute_s = [0.0] * problem.stages
+    for unit, stage, again in zip(problem.units, stage_of, recomputed, strict=True):
+        forward_s[stage] += unit.forward_s
+        backward_s[stage] += unit.backward_s
+        recompute_s[stage] += unit.forward_s if again else 0.0
+    rows = tuple(
+        StageScore(
+            forward_s=forward_s[s],
+            backward_s=backward_s[s],
+            recompute_s=recompute_s[s],
+            communication_s=hop_s[s] + hop_s[s + 1],
+            static_bytes=static[s],
+            saved_bytes=problem.in_flight[s] * saved[s],
+            received_bytes=problem.in_flight[s] * RECEIVED_COPIES * hop_bytes[s],
+            recompute_peak_bytes=peak[s],
+            wire_bytes=hop_bytes[s] + hop_bytes[s + 1],
+            sent_bytes=hop_bytes[s + 1],
+        )
+        for s in stages
+    )
+    return Score(stages=rows, micro_batches=problem.micro_batches)
+
+
+def _boundaries(
+    problem: Problem, stage_of: Sequence[int]
+) -> tuple[list[float], list[int]]:
+    """Return seconds and bytes over the boundary *before* each stage, and the end."""
+    hop_s = [0.0] * (problem.stages + 1)
+    hop_bytes = [0] * (problem.stages + 1)
+    for value in problem.values:
+        first = stage_of[value.producer]
+        last = max((stage_of[reader] for reader in value.consumers), default=first)
+        for boundary in range(first + 1, last + 1):
+            hop_s[boundary] += value.hop_s
+            hop_bytes[boundary] += value.wire_bytes
+    return hop_s, hop_bytes
+
+
+def _static_bytes(problem: Problem, stage_of: Sequence[int]) -> list[int]:
+    static = [0] * problem.stages
+    for unit, stage in zip(problem.units, stage_of, strict=True):
+        static[stage] += unit.static_bytes
+    for tie in problem.ties:
+        for stage in {stage_of[unit] for unit in tie.units}:
+            static[stage] += tie.static_bytes
+    return static
+
+
+def _saved_bytes(
+    problem: Problem, stage_of: Sequence[int], recomputed: Sequence[bool]
+) -> tuple[list[int], list[int]]:
+    """Return what one micro-batch keeps and the largest recomputed block, by stage."""
+    saved = [0] * problem.stages
+    parts: dict[tuple[int, int], int] = {}  # (stage, block): bytes brought back
+    for unit, stage, again in zip(problem.units, stage_of, recomputed, strict=True):
+        if again:
+            part = (stage, unit.block)
+            parts[part] = parts.get(part, 0) + unit.saved_bytes
+        else:
+            saved[stage] += unit.saved_bytes
+    peak = [0] * problem.stages
+    for (stage, _), part_bytes in parts.items():
+        peak[stage] = max(peak[stage], part_bytes)
+    if parts:
+        for stage, read_bytes in _block_reads(problem, stage_of, recomputed):
+            saved[stage] += read_bytes
+    return saved, peak
+
+
+def _block_reads(
+    problem: Problem, stage_of: Sequence[int], recomputed: Sequence[bool]
+) -> Iterator[tuple[int, int]]:
+    """Yield (stage, bytes) of every value that a recomputed block reads from outside."""
+    part_of = [
+        (stage, unit.block) if again else None
+        for unit, stage, again in zip(problem.units, stage_of, recomputed, strict=True)
+    ]
+    for value in problem.values:
+        readers = {part_of[reader] for reader in value.consumers}
+        for part in readers - {part_of[value.producer]}:
+            if part is not None:
+                yield part[0], value.wire_bytes
