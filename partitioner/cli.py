@@ -7,6 +7,7 @@ quick.
 
 from __future__ import annotations
 
+import io
 import sys
 from contextlib import (
     AbstractContextManager,
@@ -158,6 +159,9 @@ def main() -> None:
     function that returns one. Without attr, the file's `model` or `build_model` is
     taken. `example_inputs` in the same file is one micro-batch for the forward.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # "…" on a terminal without Unicode
 
 
 @main.command()

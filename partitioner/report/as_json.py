@@ -21,15 +21,13 @@ def as_json(document: Mapping[str, Any]) -> str:
         document: Nested mappings, sequences, strings, numbers, booleans and None.
 
     Returns:
-        The text, in UTF-8 characters.
+        The text, in ASCII characters, so that no terminal or pipe can spoil it.
 
     Raises:
         TypeError: A value has no JSON form.
     """
     plain = _finite(document)
-    text = json.dumps(
-        plain, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False
-    )
+    text = json.dumps(plain, indent=2, sort_keys=True, allow_nan=False)
     return f"{text}\n"
 
 

@@ -28,8 +28,8 @@ def test_numbers_that_json_lacks_become_strings() -> None:
     assert json.loads(text) == {"errors": ["nan", "inf", "-inf", 1.5]}
 
 
-def test_text_is_readable_and_ends_in_one_newline() -> None:
-    assert as_json({"name": "h.0…5"}) == '{\n  "name": "h.0…5"\n}\n'
+def test_text_is_ascii_and_ends_in_one_newline() -> None:
+    assert as_json({"name": "h.0…5"}) == '{\n  "name": "h.0\\u20265"\n}\n'
 
 
 def test_what_has_no_json_form_is_refused() -> None:
