@@ -10,7 +10,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from partitioner.solve.feasible import witness
-from partitioner.solve.intervals import Intervals, block_reads, choose_bounds
+from partitioner.solve.intervals import (
+    Intervals,
+    block_reads,
+    choose_bounds,
+    refined,
+)
 from partitioner.solve.order_dp import least_step
 from partitioner.solve.orders import topological_orders
 from partitioner.solve.recompute import recompute_costs, recomputed_units, table_size
@@ -20,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from partitioner.solve.groups import Groups
-    from partitioner.solve.intervals import BlockRead
+    from partitioner.solve.intervals import BlockRead, Floats
+    from partitioner.solve.order_dp import Slicing
     from partitioner.solve.orders import Order
     from partitioner.solve.problem import Problem
 
@@ -30,7 +36,11 @@ COARSE_BOUNDS = 480
 """Positions of an order where a stage may end, at first."""
 FINE_BOUNDS = 1_600
 """Positions if the coarse ones hold no legal slicing."""
+FINE_ORDERS = 2
 BOUNDS_PER_STAGE = 12
+CHOOSING_ORDERS = 3
+"""Orders for which recomputation is chosen; its tables are dear."""
+REFINEMENTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,29 +115,54 @@ def slice_orders(laid: Laid, *, choose: bool, deadline: float) -> Candidate | No
     problem = laid.groups.problem
     coarse = max(COARSE_BOUNDS, BOUNDS_PER_STAGE * problem.stages)
     if choose:
-        most = max(table_size(problem), 3 * problem.stages)
-        return _best(laid, laid.tables(most), choose=True, deadline=deadline)
-    found = _best(laid, laid.tables(coarse), choose=False, deadline=deadline)
+        return _best_choosing(laid, deadline)
+    found = _best(laid, laid.tables(coarse), deadline)
     if found is None and len(laid.groups) > coarse:
-        fine = islice(laid.tables(FINE_BOUNDS), 2)
-        found = _best(laid, fine, choose=False, deadline=deadline)
+        found = _best(laid, islice(laid.tables(FINE_BOUNDS), FINE_ORDERS), deadline)
     return found
 
 
-def _best(
-    laid: Laid, tables: Iterator[Intervals], *, choose: bool, deadline: float
-) -> Candidate | None:
-    problem = laid.groups.problem
+def _best(laid: Laid, tables: Iterator[Intervals], deadline: float) -> Candidate | None:
     best: Candidate | None = None
     for table in tables:
-        costs = recompute_costs(table) if choose else table.stage_costs()
-        cutoff_s = math.inf if best is None else best.step_s
-        sliced = least_step(costs, problem.micro_batches, cutoff_s=cutoff_s)
-        if sliced is not None:
-            stage_of = laid.groups.stage_of_units(table.stage_of_groups(sliced.cuts))
-            found = candidate_of(problem, stage_of, "order-dp")
-            if found is not None and (best is None or found.step_s < best.step_s):
-                best = found
+        best, _ = _slice(laid, table, table.stage_costs(), best)
         if best is not None and time.monotonic() > deadline:
             break
     return best
+
+
+def _best_choosing(laid: Laid, deadline: float) -> Candidate | None:
+    """Choose recomputation on coarse tables, then move the cuts on finer ones."""
+    problem = laid.groups.problem
+    most = max(table_size(problem), 3 * problem.stages)
+    best: Candidate | None = None
+    for coarse in islice(laid.tables(most), CHOOSING_ORDERS):
+        best, sliced = _slice(laid, coarse, recompute_costs(coarse), best)
+        table = coarse
+        for _ in range(REFINEMENTS if len(laid.groups) > most else 0):
+            if sliced is not None:
+                table, pairs = refined(table, sliced.cuts, most)
+                costs = recompute_costs(table, pairs=pairs)
+                best, sliced = _slice(laid, table, costs, best)
+        if best is not None and time.monotonic() > deadline:
+            break
+    return best
+
+
+def _slice(
+    laid: Laid,
+    table: Intervals,
+    costs: Sequence[Floats],
+    best: Candidate | None,
+) -> tuple[Candidate | None, Slicing | None]:
+    """Return the better of a candidate and a table's slicing, and the slicing."""
+    problem = laid.groups.problem
+    cutoff_s = math.inf if best is None else best.step_s
+    sliced = least_step(costs, problem.micro_batches, cutoff_s=cutoff_s)
+    if sliced is None:
+        return best, None
+    stage_of = laid.groups.stage_of_units(table.stage_of_groups(sliced.cuts))
+    found = candidate_of(problem, stage_of, "order-dp")
+    if found is not None and found.step_s < cutoff_s:
+        best = found
+    return best, sliced

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from partitioner.errors import OptionError, PartitionerError
-from partitioner.solve.backends import require_solver, run_solver
+from partitioner.solve.backends import Outcome, require_solver, run_solver
 from partitioner.solve.candidates import Candidate, Laid, candidate_of, slice_orders
 from partitioner.solve.check import check
 from partitioner.solve.contract import contract, contract_dear
@@ -22,7 +22,6 @@ from partitioner.solve.windows import reach
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from partitioner.solve.backends import Outcome
     from partitioner.solve.groups import Groups
     from partitioner.solve.problem import Problem
 
@@ -32,6 +31,8 @@ TOLERANCE = 1e-6
 """Relative rounding of the solvers: a gap of zero is proven up to this."""
 FIRST_PLAN_SHARE = 0.25
 """Share of the time limit for the program to find a plan where slicing found none."""
+MOST_BINARIES = 12_000
+"""Programs with more binary variables are not written: they would not end in time."""
 
 
 def solve(
@@ -101,7 +102,7 @@ def _require_options(problem: Problem, gap: float, time_limit_s: float) -> None:
         (not time_limit_s > 0, f"time_limit_s={time_limit_s} is not above 0"),
         (
             len(problem.in_flight) != problem.stages,
-            f"in_flight has {len(problem.in_flight)} numbers for {problem.stages} stages",
+            f"in_flight has {len(problem.in_flight)} entries for {problem.stages} stages",
         ),
         (not problem.units, "the problem has no units"),
     )
@@ -122,10 +123,6 @@ class _Search:
     tell: Callable[[str], None]
     bound_s: float = 0.0
     proof: str = ""
-    scope: str = ""
-    """Which assignments the bound speaks of, where not of all."""
-    exact: bool = True
-    """Whether the program prices memory and recomputation as the problem does."""
     warnings: list[str] = field(default_factory=list)
 
     def run(self) -> Candidate:
@@ -133,71 +130,65 @@ class _Search:
         groups = contract(require_stages(self.problem)[0])
         laid = Laid(groups)
         self.tell(f"{len(self.problem.units)} units in {len(groups)} groups")
-        best = self._first(laid)
-        self.tell(f"order-dp: {best.step_s:.6g} s per step")
         self._bound_by_work(groups)
+        best = self._first(laid)
+        self.tell(f"{best.source}: {best.step_s:.6g} s per step")
         return self._narrow(laid, best)
 
     # ------------------------------------------------------------ first assignment
 
     def _first(self, laid: Laid) -> Candidate:
-        """Find a first assignment; without recomputation if one such fits."""
+        """Slice the orders; recompute only if that makes the step shorter."""
         best = slice_orders(laid, choose=False, deadline=self.deadline)
-        if best is None and self._could_fit(laid.groups):
+        if self._may_choose and (best is None or not self._closed(best)):
+            self.tell("the memory limit binds: choosing what to recompute")
+            chosen = slice_orders(laid, choose=True, deadline=self.deadline)
+            chosen = chosen or self._recompute_everything()
+            if best is None or (chosen is not None and chosen.step_s < best.step_s):
+                best = chosen
+        if best is None:
             best = self._first_by_program(laid)
-        if self.problem.checkpointing == "auto" and best is None:
-            self.exact = False
-            return self._first_choosing(laid)
-        if best is None:
-            raise memory_error(self.problem)
-        if self.problem.checkpointing == "auto" and self._limited:
-            self.scope = " among plans that recompute nothing"
-        return best
-
-    def _first_choosing(self, laid: Laid) -> Candidate:
-        best = slice_orders(laid, choose=True, deadline=self.deadline)
-        if best is None:
-            everything = dataclasses.replace(self.problem, checkpointing="all")
-            full = slice_orders(
-                Laid(contract(require_stages(everything)[0])),
-                choose=False,
-                deadline=self.deadline,
-            )
-            if full is not None:
-                best = candidate_of(self.problem, full.stage_of, full.source)
         if best is None:
             raise memory_error(self.problem)
         return best
 
     @property
-    def _limited(self) -> bool:
-        return self.problem.memory_limit_bytes is not None
-
-    def _could_fit(self, groups: Groups) -> bool:
-        """Whether the bytes that must be somewhere could fit all stages together."""
+    def _may_choose(self) -> bool:
         problem = self.problem
-        limit = problem.memory_limit_bytes or 0
-        kept = problem.checkpointing != "all"
+        limited = problem.memory_limit_bytes is not None
+        return limited and problem.checkpointing == "auto"
+
+    def _recompute_everything(self) -> Candidate | None:
+        """Return the best slicing with all blocks recomputed, which needs least."""
+        everything = dataclasses.replace(self.problem, checkpointing="all")
+        laid = Laid(contract(require_stages(everything)[0]))
+        full = slice_orders(laid, choose=False, deadline=self.deadline)
+        if full is None:
+            return None
+        return candidate_of(self.problem, full.stage_of, full.source)
+
+    def _first_by_program(self, laid: Laid) -> Candidate | None:
+        """Ask the program, unless even all stages together are too small."""
+        problem, limit = self.problem, self.problem.memory_limit_bytes or 0
+        kept = problem.checkpointing == "none"
         fewest = min(problem.in_flight)
         needed = sum(
             unit.static_bytes
             + (fewest * unit.saved_bytes if kept or unit.block < 0 else 0)
             for unit in problem.units
         )
-        return needed <= limit * problem.stages and len(groups) > 0
-
-    def _first_by_program(self, laid: Laid) -> Candidate | None:
+        if needed > limit * problem.stages:
+            return None
         self.tell("no slicing fits the memory: asking the program")
         limit_s = FIRST_PLAN_SHARE * (self.deadline - time.monotonic())
-        found, _ = self._ask(laid, laid.groups, None, limit_s)
-        return found
+        return self._ask(laid, laid.groups, None, limit_s)[0]
 
     # ------------------------------------------------------------ bound
 
     def _raise_bound(self, bound_s: float, rule: str) -> None:
         if bound_s > self.bound_s:
             self.bound_s = bound_s
-            self.proof = f"{rule}: no step is shorter{self.scope}"
+            self.proof = rule
 
     def _bound_by_work(self, groups: Groups) -> None:
         longest_s = reach(groups).least_longest_s()
@@ -233,48 +224,50 @@ class _Search:
     ) -> tuple[Candidate | None, bool]:
         """Return an assignment below a target, or whether it is proven absent."""
         groups = contract_dear(laid.groups, target_s)
-        longest_s = self._longest_s(groups, target_s)
-        windows = reach(groups).windows(longest_s)
+        windows = reach(groups).windows(_longest_s(groups, target_s))
         if windows.empty or sum(groups.trainable) < self.problem.stages:
-            self._raise_bound(target_s, "stage windows")
+            self._raise_bound(target_s, "stage windows leave some unit no stage")
             return None, True
         found, outcome = self._ask(laid, groups, target_s, left_s)
         if outcome.status == "infeasible":
-            self._raise_bound(target_s, f"integer program ({self.solver})")
+            self._raise_bound(
+                target_s, f"integer program without solution ({self.solver})"
+            )
             return None, True
         return found, False
-
-    def _longest_s(self, groups: Groups, target_s: float) -> float:
-        """Return the longest stage time that a step below the target allows."""
-        others = self.problem.micro_batches - 1
-        return (target_s - float(groups.work_s.sum())) / others if others else target_s
 
     def _ask(
         self, laid: Laid, groups: Groups, target_s: float | None, limit_s: float
     ) -> tuple[Candidate | None, Outcome]:
         """Write and run the program."""
-        longest_s = math.inf if target_s is None else self._longest_s(groups, target_s)
-        total_s = float(groups.work_s.sum()) or 1.0
-        windows = reach(groups).windows(min(longest_s, 1e3 * total_s))
+        started = time.monotonic()
+        longest_s = math.inf if target_s is None else _longest_s(groups, target_s)
+        windows = reach(groups).windows(longest_s)
+        size = int((windows.latest - windows.earliest).sum())
+        if size > MOST_BINARIES:
+            reason = f"the program is too large ({size} binary variables)"
+            self.warnings.append(f"{self.solver}: not asked, {reason}")
+            return None, Outcome(status="stopped", reason=reason)
         program = Program(
-            groups,
-            windows,
-            laid.reads,
-            target_s=target_s,
-            longest_s=longest_s,
-            memory=self.exact,
+            groups, windows, laid.reads, target_s=target_s, longest_s=longest_s
         )
         ratio = self.gap / 2
+        left_s = limit_s - (time.monotonic() - started)
         outcome = run_solver(
-            program.model, solver=self.solver, gap=ratio, time_limit_s=limit_s
+            program.model, solver=self.solver, gap=ratio, time_limit_s=left_s
         )
         if outcome.status in ("failed", "stopped"):
             self.warnings.append(f"{self.solver}: {outcome.reason}")
         if not outcome.values:
             return None, outcome
         stage_of = groups.stage_of_units(program.stage_of_groups(outcome.values))
-        found = candidate_of(self.problem, stage_of, self.solver)
         if outcome.status == "optimal":
             bound_s = program.objective_s(outcome.values) * (1 - ratio - TOLERANCE)
-            self._raise_bound(bound_s, f"integer program ({self.solver})")
-        return found, outcome
+            self._raise_bound(bound_s, f"integer program solved ({self.solver})")
+        return candidate_of(self.problem, stage_of, self.solver), outcome
+
+
+def _longest_s(groups: Groups, target_s: float) -> float:
+    """Return the longest stage time that a step below the target allows."""
+    others = groups.problem.micro_batches - 1
+    return (target_s - float(groups.work_s.sum())) / others if others else target_s

@@ -48,23 +48,41 @@ def _pin_labels(
     for group in range(len(groups)):
         if first[group] == last[group]:
             label[group] = chief.setdefault(first[group], group)
-    extra = []
+    extra: list[tuple[int, int]] = []
     for stage, group in chief.items():
-        after = [low >= stage for low in first]
-        before = [high <= stage for high in last]
-        # Only the outermost groups need an edge; the others follow by their own.
-        for source, target in groups.edges:
-            after[target] = after[target] and not first[source] >= stage
-            before[source] = before[source] and not last[target] <= stage
         unit = groups.members[group][0]
-        for other in range(len(groups)):
-            if label[other] == label[group]:
+        for other in _outermost(groups, first, last, stage):
+            if label[other.group] == label[group]:
                 continue
-            if after[other]:
-                extra.append((unit, groups.members[other][0]))
-            if before[other]:
-                extra.append((groups.members[other][0], unit))
+            pair = (unit, groups.members[other.group][0])
+            extra.append(pair if other.later else pair[::-1])
     return label, extra
+
+
+@dataclass(frozen=True, slots=True)
+class _Outermost:
+    group: int
+    later: bool
+
+
+def _outermost(
+    groups: Groups, first: list[int], last: list[int], stage: int
+) -> Iterator[_Outermost]:
+    """Yield groups that cannot be before, or after, a stage.
+
+    Only those without a like predecessor, or successor; the others follow by their
+    own edges.
+    """
+    after = [low >= stage for low in first]
+    before = [high <= stage for high in last]
+    for source, target in groups.edges:
+        after[target] = after[target] and first[source] < stage
+        before[source] = before[source] and last[target] > stage
+    for group in range(len(groups)):
+        if after[group]:
+            yield _Outermost(group, later=True)
+        if before[group]:
+            yield _Outermost(group, later=False)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -18,9 +18,16 @@ if TYPE_CHECKING:
 
     from partitioner.solve.groups import Groups
 
-    Floats = npt.NDArray[np.float64]
+Floats: TypeAlias = "npt.NDArray[np.float64]"
 
-__all__ = ["BlockRead", "Intervals", "block_reads", "choose_bounds"]
+__all__ = [
+    "BlockRead",
+    "Floats",
+    "Intervals",
+    "block_reads",
+    "choose_bounds",
+    "refined",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +110,39 @@ def choose_bounds(
     return np.unique(np.concatenate([[0], ranked[first], [count]]))
 
 
+def refined(
+    table: Intervals, cuts: Sequence[int], most: int
+) -> tuple[Intervals, npt.NDArray[np.bool_]]:
+    """Return a table with finer positions around the cuts of a slicing.
+
+    Args:
+        table: The table that was sliced.
+        cuts: Its slicing; every cut may move up to the neighbouring positions.
+        most: Keep about this many positions.
+
+    Returns:
+        The table, and which of its intervals lie between neighbouring cuts.
+    """
+    order = list(table.order)
+    work_s = np.concatenate([[0.0], np.cumsum(table.groups.work_s[order])])
+    seconds, _, _ = _crossing(table.groups, order)
+    each = max(3, most // max(1, len(cuts) - 2))
+    owner = {0: 0, len(order): len(cuts) - 1}
+    for number, cut in enumerate(cuts[1:-1], start=1):
+        low, high = table.bounds[cut - 1], table.bounds[cut + 1]
+        inside = np.arange(low + 1, high)
+        bucket = ((work_s[inside] - work_s[low]) * each).astype(np.float64)
+        bucket //= max(work_s[high] - work_s[low], 1e-30)
+        ranked = np.lexsort((inside, seconds[inside], bucket))
+        _, first = np.unique(bucket[ranked], return_index=True)
+        for position in [*inside[ranked[first]].tolist(), int(table.bounds[cut])]:
+            owner.setdefault(position, number)
+    bounds = np.array(sorted(owner))
+    owners = np.array([owner[position] for position in bounds.tolist()])
+    pairs = owners[None, :] == owners[:, None] + 1
+    return Intervals(table.groups, table.order, bounds, table.reads), pairs
+
+
 class Intervals:
     """Costs of the intervals between the chosen positions of one order.
 
@@ -153,7 +193,8 @@ class Intervals:
             self.segment, weights=np.array(self.groups.trainable), minlength=len(self)
         )
         trained = np.concatenate([[0.0], np.cumsum(flags)])
-        return np.greater(trained[None, :], trained[:, None])
+        sound: npt.NDArray[np.bool_] = trained[None, :] > trained[:, None]
+        return sound
 
     def allowed(self, stage: int) -> npt.NDArray[np.bool_]:
         """Return which intervals may be a stage, memory aside."""
@@ -163,7 +204,8 @@ class Intervals:
             return self._sound
         sums = np.bincount(self.segment, weights=wrong, minlength=len(self))
         misplaced = np.concatenate([[0.0], np.cumsum(sums)])
-        return self._sound & np.equal(misplaced[None, :], misplaced[:, None])
+        fitting: npt.NDArray[np.bool_] = misplaced[None, :] == misplaced[:, None]
+        return self._sound & fitting
 
     @cached_property
     def static_bytes(self) -> Floats:

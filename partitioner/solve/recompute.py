@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +26,7 @@ __all__ = ["forced", "recompute_costs", "recomputed_units", "table_size"]
 EXACT_CELLS = 3_000
 """Tables of up to this many (interval, stage) pairs are solved exactly."""
 TABLE_CELLS = 2_000_000
-"""Numbers in one (blocks, m + 1, m + 1) array."""
+"""Numbers in one (blocks, intervals) array."""
 
 
 def forced(problem: Problem) -> tuple[bool, ...]:
@@ -37,7 +38,7 @@ def forced(problem: Problem) -> tuple[bool, ...]:
 def table_size(problem: Problem) -> int:
     """Return how many positions a table may have that prices chosen recomputation."""
     blocks = max((unit.block for unit in problem.units), default=-1) + 1
-    return max(24, min(160, math.isqrt(TABLE_CELLS // max(1, blocks))))
+    return max(24, min(200, math.isqrt(2 * TABLE_CELLS // max(1, blocks))))
 
 
 def recomputed_units(
@@ -99,23 +100,38 @@ def _parts(problem: Problem, stage_of: Sequence[int]) -> dict[tuple[int, int], P
     }
 
 
-def recompute_costs(table: Intervals) -> list[Floats]:
+def recompute_costs(
+    table: Intervals, *, pairs: npt.NDArray[np.bool_] | None = None
+) -> list[Floats]:
     """Return the stage costs of a table, with the least recomputation that fits.
 
     Exact for small tables; larger ones use the better of two greedy choices, the
     cheapest per byte first and the smallest peak first.
+
+    Args:
+        table: Intervals of one order.
+        pairs: Which intervals are of interest, shape (m + 1, m + 1); None: all.
+
+    Returns:
+        For each stage, seconds of each interval; infinite if it cannot fit.
     """
     problem = table.groups.problem
     limit = problem.memory_limit_bytes
     if limit is None:
         return table.stage_costs()
-    blocks = _Blocks(table)
-    different = set(problem.in_flight)
-    cells = (len(table) + 1) * len(table) // 2 * len(different)
-    add = blocks.exact_s if cells <= EXACT_CELLS else blocks.greedy_s
-    again_s = {
-        count: add(table.memory_bytes(count) - limit, count) for count in different
-    }
+    wanted = np.triu(np.ones_like(table.time_s, dtype=np.bool_), k=1)
+    if pairs is not None:
+        wanted &= pairs
+    blocks = _Blocks(table, wanted)
+    counts = sorted(set(problem.in_flight))
+    exact = int(wanted.sum()) * len(counts) <= EXACT_CELLS
+    again_s = {}
+    for count in counts:
+        excess = (table.memory_bytes(count) - limit)[wanted]
+        again_s[count] = np.full(table.time_s.shape, math.inf)
+        again_s[count][wanted] = (
+            blocks.exact_s(excess, count) if exact else blocks.greedy_s(excess, count)
+        )
     return [
         np.where(
             table.allowed(stage),
@@ -127,70 +143,83 @@ def recompute_costs(table: Intervals) -> list[Floats]:
 
 
 class _Blocks:
-    """Time, gain and peak of every block in every interval of a table."""
+    """Time, gain and peak of every block in every wanted interval.
 
-    def __init__(self, table: Intervals) -> None:
+    Arrays have the shape (blocks, intervals).
+    """
+
+    def __init__(self, table: Intervals, wanted: npt.NDArray[np.bool_]) -> None:
         units = table.groups.problem.units
-        self.forward_s = _differences(
-            table.block_prefix([unit.forward_s for unit in units])
-        )
-        self.saved = _differences(table.block_prefix([u.saved_bytes for u in units]))
+        start, stop = np.nonzero(wanted)
+        forward_s = table.block_prefix([unit.forward_s for unit in units])
+        saved = table.block_prefix([unit.saved_bytes for unit in units])
+        self.forward_s = forward_s[:, stop] - forward_s[:, start]
+        self.saved = saved[:, stop] - saved[:, start]
+        self.gain = self.saved.copy()
         by_block: dict[int, list[int]] = {}
         for index, read in enumerate(table.reads):
             by_block.setdefault(read.block, []).append(index)
-        self.gain = self.saved.copy()
         for block, indices in by_block.items():
             items = table.read_items(table.reads[index] for index in indices)
-            self.gain[block] -= table.coverage(items)
+            self.gain[block] -= table.coverage(items)[start, stop]
 
     def exact_s(self, excess: Floats, in_flight: int) -> Floats:
         """Return the least recomputation time of each interval, one by one."""
         again_s = np.zeros_like(excess)
-        for i, j in np.argwhere(np.triu(excess > 0, k=1)):
+        for index in np.flatnonzero(excess > 0):
             parts = [
                 Part(forward_s=s, gain_bytes=in_flight * gain, peak_bytes=saved)
                 for s, gain, saved in zip(
-                    self.forward_s[:, i, j].tolist(),
-                    self.gain[:, i, j].tolist(),
-                    self.saved[:, i, j].tolist(),
+                    self.forward_s[:, index].tolist(),
+                    self.gain[:, index].tolist(),
+                    self.saved[:, index].tolist(),
                     strict=True,
                 )
             ]
-            chosen = least_recompute(parts, float(excess[i, j]))
-            again_s[i, j] = (
+            chosen = least_recompute(parts, float(excess[index]))
+            again_s[index] = (
                 math.inf if chosen is None else sum(parts[c].forward_s for c in chosen)
             )
         return again_s
 
     def greedy_s(self, excess: Floats, in_flight: int) -> Floats:
         """Return a feasible recomputation time of each interval, all at once."""
+        again_s = np.where(excess > 0, math.inf, 0.0)
+        for ranking in self._rankings:
+            again_s = np.minimum(again_s, ranking.taken_s(excess, in_flight))
+        return again_s
+
+    @cached_property
+    def _rankings(self) -> list[_Ranking]:
+        if not len(self.gain):
+            return []
         useful = self.gain > 0
         with np.errstate(divide="ignore", invalid="ignore"):
             per_byte = np.where(useful, self.forward_s / self.gain, math.inf)
         by_peak = np.where(useful, self.saved, math.inf)
-        return np.minimum(
-            self._prefix_s(per_byte, excess, in_flight),
-            self._prefix_s(by_peak, excess, in_flight),
-        )
+        return [_Ranking(self, key, useful) for key in (per_byte, by_peak)]
 
-    def _prefix_s(self, key: Floats, excess: Floats, in_flight: int) -> Floats:
-        """Take blocks in the order of a key until the excess is covered."""
-        if not len(key):
-            return np.where(excess > 0, math.inf, 0.0)
+
+class _Ranking:
+    """Running totals of the blocks of each interval, in the order of a key."""
+
+    def __init__(
+        self, blocks: _Blocks, key: Floats, useful: npt.NDArray[np.bool_]
+    ) -> None:
         order = key.argsort(axis=0, kind="stable")
-        useful = np.isfinite(np.take_along_axis(key, order, axis=0))
-        gain = np.where(useful, np.take_along_axis(self.gain, order, axis=0), 0.0)
-        peak = np.where(useful, np.take_along_axis(self.saved, order, axis=0), 0.0)
-        spent_s = np.where(
-            useful, np.take_along_axis(self.forward_s, order, axis=0), 0.0
-        ).cumsum(axis=0)
-        freed = in_flight * gain.cumsum(axis=0) - np.maximum.accumulate(peak, axis=0)
-        enough = freed >= excess
+
+        def ranked(numbers: Floats) -> Floats:
+            kept = np.where(useful, numbers, 0.0)
+            return np.take_along_axis(kept, order, axis=0)
+
+        self.gain = ranked(blocks.gain).cumsum(axis=0)
+        self.peak = np.maximum.accumulate(ranked(blocks.saved), axis=0)
+        self.spent_s = ranked(blocks.forward_s).cumsum(axis=0)
+
+    def taken_s(self, excess: Floats, in_flight: int) -> Floats:
+        """Take blocks until the excess is covered; return their time, or infinity."""
+        enough = in_flight * self.gain - self.peak >= excess
         first = enough.argmax(axis=0)
-        taken_s = np.take_along_axis(spent_s, first[None], axis=0)[0]
+        taken_s = np.take_along_axis(self.spent_s, first[None], axis=0)[0]
         taken_s = np.where(enough.any(axis=0), taken_s, math.inf)
         return np.where(excess > 0, taken_s, 0.0)
-
-
-def _differences(prefix: Floats) -> Floats:
-    return prefix[:, None, :] - prefix[:, :, None]

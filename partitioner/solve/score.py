@@ -178,7 +178,7 @@ def _saved_bytes(
 def _block_reads(
     problem: Problem, stage_of: Sequence[int], recomputed: Sequence[bool]
 ) -> Iterator[tuple[int, int]]:
-    """Yield (stage, bytes) of every value that a recomputed block reads from outside."""
+    """Yield (stage, bytes) of each value that a recomputed block reads from outside."""
     part_of = [
         (stage, unit.block) if again else None
         for unit, stage, again in zip(problem.units, stage_of, recomputed, strict=True)

@@ -1,0 +1,187 @@
+"""Adds the memory of every stage to the program, recomputation included."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pulp
+
+from partitioner.solve.linear import Term
+from partitioner.solve.score import RECEIVED_COPIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from partitioner.solve.program import Program
+
+__all__ = ["MemoryRows"]
+
+Terms = list[tuple[Term, float]]
+
+
+class MemoryRows:
+    """Memory rows of a program, exact for every way to recompute.
+
+    ``rec[b, s] = 1`` says that the part of block b on stage s is recomputed;
+    ``r[b, g, s] = on[g, s] * rec[b, s]`` is linearised by its envelope (McCormick,
+    Mathematical Programming 10, 1976).
+    """
+
+    def __init__(self, program: Program, limit_bytes: int) -> None:
+        self.program = program
+        self.groups = program.groups
+        self.problem = program.groups.problem
+        self.limit = limit_bytes
+        self.scale = 1.0 / max(1, limit_bytes)
+        self.choice = self.problem.checkpointing == "auto"
+        self.static = [0] * len(self.groups)
+        self.saved = [0] * len(self.groups)
+        self.block_s: dict[tuple[int, int], float] = defaultdict(float)
+        self.block_bytes: dict[tuple[int, int], int] = defaultdict(int)
+        for unit, group in zip(self.problem.units, self.groups.group_of, strict=True):
+            self.static[group] += unit.static_bytes
+            self.saved[group] += unit.saved_bytes
+            if unit.block >= 0:
+                self.block_s[unit.block, group] += unit.forward_s
+                self.block_bytes[unit.block, group] += unit.saved_bytes
+
+    def add(self) -> list[Term]:
+        """Add the rows; return the chosen recomputation time of each stage, scaled."""
+        return [self._stage(stage) for stage in range(self.problem.stages)]
+
+    def _stage(self, stage: int) -> Term:
+        program, in_flight = self.program, self.problem.in_flight[stage]
+        here = [g for g in range(len(self.groups)) if self._possible(g, stage)]
+        terms: Terms = [
+            (program.on(g, stage), float(self.static[g] + in_flight * self.saved[g]))
+            for g in here
+        ]
+        terms += self._wires(stage, in_flight)
+        terms += self._ties(stage)
+        again_s: Term = 0
+        if self.problem.checkpointing != "none":
+            recomputed, again_s = self._recomputed(stage, in_flight)
+            terms += recomputed
+        row = ((term, size * self.scale) for term, size in terms)
+        program.rows.add(row, "<=", self.limit * self.scale)
+        return again_s
+
+    def _possible(self, group: int, stage: int) -> bool:
+        return bool(self.program.earliest[group] <= stage <= self.program.latest[group])
+
+    def _wires(self, stage: int, in_flight: int) -> Terms:
+        terms: Terms = []
+        copies = 1 + RECEIVED_COPIES * in_flight
+        for index, value in enumerate(self.groups.values):
+            if stage:
+                received = self.program.cuts[stage - 1][index]
+                terms.append((received, copies * float(value.wire_bytes)))
+            if stage < self.problem.stages - 1:
+                sent = self.program.cuts[stage][index]
+                terms.append((sent, float(value.wire_bytes)))
+        return terms
+
+    def _ties(self, stage: int) -> Terms:
+        terms: Terms = []
+        for index, tie in enumerate(self.problem.ties):
+            users = sorted({self.groups.group_of[unit] for unit in tie.units})
+            flags = [self.program.on(group, stage) for group in users]
+            held = self.program.any_of(f"t{index}_{stage}", flags)
+            terms.append((held, float(tie.static_bytes)))
+        return terms
+
+    # ------------------------------------------------------------ recomputation
+
+    def _recomputed(self, stage: int, in_flight: int) -> tuple[Terms, Term]:
+        """Return the bytes that recomputation changes, and its time if chosen."""
+        chosen = self._choices(stage)
+        freed, spent, parts = self._products(stage, chosen)
+        peak = pulp.LpVariable(f"p{stage}", 0)
+        for part in parts:
+            scaled = ((term, size * self.scale) for term, size in part)
+            self.program.rows.add([*scaled, (peak, -1.0)], "<=", 0.0)
+        terms: Terms = [
+            (peak, float(self.limit)),
+            *self._inputs(stage, chosen, in_flight),
+        ]
+        terms += [(term, -in_flight * size) for term, size in freed]
+        if not self.choice:
+            return terms, 0
+        scale = 1.0 / self.program.scale_s
+        again = ((term, seconds * scale) for term, seconds in spent)
+        return terms, self.program.rows.equal(f"a{stage}", again)
+
+    def _choices(self, stage: int) -> dict[int, Term]:
+        """Return, for each block that may be on a stage, whether it is recomputed."""
+        blocks = sorted(
+            {block for block, group in self.block_s if self._possible(group, stage)}
+        )
+        if not self.choice:
+            return dict.fromkeys(blocks, 1)
+        return {
+            block: pulp.LpVariable(f"k{block}_{stage}", cat=pulp.LpBinary)
+            for block in blocks
+        }
+
+    def _products(
+        self, stage: int, chosen: dict[int, Term]
+    ) -> tuple[Terms, Terms, Iterable[Terms]]:
+        """Return what is recomputed, weighted by bytes, by seconds, and by block."""
+        freed: Terms = []
+        spent: Terms = []
+        parts: dict[int, Terms] = defaultdict(list)
+        for (block, group), seconds in self.block_s.items():
+            if block in chosen and self._possible(group, stage):
+                again = self._product(
+                    f"r{block}_{group}_{stage}",
+                    self.program.on(group, stage),
+                    chosen[block],
+                )
+                size = float(self.block_bytes[block, group])
+                freed.append((again, size))
+                spent.append((again, seconds))
+                parts[block].append((again, size))
+        return freed, spent, parts.values()
+
+    def _product(self, name: str, on: Term, chosen: Term) -> Term:
+        if isinstance(on, int):
+            return chosen if on else 0
+        if isinstance(chosen, int):
+            return on
+        both = pulp.LpVariable(name, 0, 1)
+        rows = self.program.rows
+        rows.add([(both, 1.0), (on, -1.0)], "<=", 0.0)
+        rows.add([(both, 1.0), (chosen, -1.0)], "<=", 0.0)
+        rows.add([(both, 1.0), (on, -1.0), (chosen, -1.0)], ">=", -1.0)
+        return both
+
+    def _inputs(self, stage: int, chosen: dict[int, Term], in_flight: int) -> Terms:
+        """Return what recomputed blocks keep of the values that they read."""
+        group_of, program = self.groups.group_of, self.program
+        terms: Terms = []
+        for index, read in enumerate(program.reads):
+            if read.block not in chosen:
+                continue
+            readers = {group_of[unit] for unit in read.readers}
+            made: Term = 0
+            if read.inside:
+                producer = group_of[read.producer]
+                readers.discard(producer)
+                made = program.on(producer, stage)
+            flags = [
+                self._kept(program.on(reader, stage) - made, chosen[read.block])
+                for reader in sorted(readers)
+                if self._possible(reader, stage)
+            ]
+            kept = program.any_of(f"i{index}_{stage}", flags)
+            terms.append((kept, in_flight * float(read.wire_bytes)))
+        return terms
+
+    def _kept(self, reads: Term, chosen: Term) -> Term:
+        """Return a lower bound, tight at integers, on ``reads * chosen``."""
+        if isinstance(chosen, int):
+            return reads
+        if isinstance(reads, int):
+            return chosen if reads > 0 else 0
+        return reads + chosen - 1
