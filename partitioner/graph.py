@@ -82,6 +82,8 @@ class NodeInfo:
     """Storages it changes in place."""
     draws: bool = False
     """Whether it takes random numbers."""
+    draw_key: str = ""
+    """Names the draw: ``module path@call:function#number``."""
     region: Region = Region()
 
 

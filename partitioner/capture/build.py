@@ -78,6 +78,7 @@ class GraphBuilder:
             saved=tuple(call.saved),
             writes=call.writes,
             draws=call.draws,
+            draw_key=call.draw_key,
             region=call.region,
         )
         self._add_results(index, call, node)

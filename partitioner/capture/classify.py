@@ -42,12 +42,31 @@ def _constants(
         mixed = {
             node
             for group in effects.groups
-            if not group <= constants
+            if not group <= constants or _read_between(group, constants, effects)
             for node in group & constants
         }
         if not mixed:
+            _remember_groups(effects, constants)
             return constants
         placed |= mixed
+
+
+def _read_between(
+    group: frozenset[fx.Node], constants: set[fx.Node], effects: Effects
+) -> bool:
+    """Whether placed nodes read a constant's memory before its last change."""
+    return any(
+        after in group and before not in constants
+        for before, after in effects.order_edges
+    )
+
+
+def _remember_groups(effects: Effects, constants: set[fx.Node]) -> None:
+    """A constant that was written in place is rebuilt with all its writers."""
+    for group in effects.groups:
+        if group <= constants:
+            for node in group:
+                node.meta["rebuilt_with"] = tuple(group)
 
 
 def _constant_given(

@@ -1,4 +1,4 @@
-"""Find the line of the user's code that is running."""
+"""Where the forward is: the running module call, and the line of the user's code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,37 @@ from types import FrameType
 
 import torch
 
-__all__ = ["user_source"]
+__all__ = ["Frame", "user_source"]
 
 _OURS = str(Path(__file__).resolve().parent.parent)
 _TORCH = str(Path(torch.__file__).resolve().parent)
+
+
+class Frame:
+    """One module call that is being run through.
+
+    Args:
+        path: Path of the module.
+        call: How often it was called before.
+        span: Number of its record.
+    """
+
+    def __init__(self, path: str, call: int, span: int | None) -> None:
+        self.path, self.call, self.span = path, call, span
+        self.operations = 0
+        self.named: dict[str, int] = {}
+
+    def next_id(self) -> str:
+        """Return the id of the next operation of this call."""
+        number = self.operations
+        self.operations += 1
+        return f"{self.path}@{self.call}:{number}"
+
+    def draw_key(self, function: str) -> str:
+        """Return a name for the next call of ``function``, whatever else runs."""
+        number = self.named.get(function, 0)
+        self.named[function] = number + 1
+        return f"{self.path}@{self.call}:{function}#{number}"
 
 
 def user_source() -> str:

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from partitioner.capture.fakes import FakeWeights
-from partitioner.capture.frames import user_source
+from partitioner.capture.frames import Frame, user_source
 from partitioner.capture.records import Call, DeviceRef, Path, Recording, Ref, SpanRecord
 from partitioner.capture.tree import Opaque, flatten, is_plain, map_tree, template
 from partitioner.errors import DataDependentError
@@ -74,7 +74,7 @@ class Recorder(TorchFunctionMode):
         }
         self.saved_storages: set[int] = set()
         self.calls_of: dict[str, int] = {}
-        self.frames: list[_Frame] = [_Frame("", 0, None)]
+        self.frames: list[Frame] = [Frame("", 0, None)]
         self.current: Call | None = None
         self.random: set[int] = set()  # ids of real tensors that hold random numbers
         self.in_leaf = False
@@ -207,6 +207,7 @@ class Recorder(TorchFunctionMode):
         frame = self.frames[-1]
         call = Call(
             id=frame.next_id(),
+            draw_key=frame.draw_key(name),
             kind=kind,
             target=target,
             args=self.encode(args),
@@ -324,6 +325,7 @@ class Recorder(TorchFunctionMode):
             raise self._leaf_needed(f"{path} is called with {opaque}")
         call = Call(
             id=f"{path}@{number}",
+            draw_key=f"{path}@{number}",
             kind="module",
             target=path,
             args=self.encode(args),
@@ -370,7 +372,7 @@ class Recorder(TorchFunctionMode):
         # Encoding may have appended weights and constants: they are outside the span.
         span.start = len(self.recording.calls)
         self.recording.spans.append(span)
-        self.frames.append(_Frame(path, number, len(self.recording.spans) - 1))
+        self.frames.append(Frame(path, number, len(self.recording.spans) - 1))
         state = python_generator_marks()
         out = original(module, *args, **kwargs)
         if state != python_generator_marks():
@@ -410,20 +412,6 @@ class Recorder(TorchFunctionMode):
             self.current.saved.append((storage, bytes_kept))
             self.keep.append(tensor)
         return tensor
-
-
-class _Frame:
-    """One module call that is being recorded through."""
-
-    def __init__(self, path: str, call: int, span: int | None) -> None:
-        self.path, self.call, self.span = path, call, span
-        self.operations = 0
-
-    def next_id(self) -> str:
-        """Return the id of the next operation of this call."""
-        number = self.operations
-        self.operations += 1
-        return f"{self.path}@{self.call}:{number}"
 
 
 QUERIES = frozenset(

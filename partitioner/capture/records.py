@@ -44,6 +44,7 @@ class Call:
     region: Region = Region()
     writes: tuple[int, ...] = ()
     draws: bool = False
+    draw_key: str = ""
     saved: list[tuple[int, int]] = field(default_factory=list)
     tensor: torch.Tensor | None = None
     """The value of a ``constant``."""

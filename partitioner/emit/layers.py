@@ -1,0 +1,258 @@
+"""The layers of the pipeline: what DeepSpeed is given, before it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from partitioner.capture.tree import rebuild
+from partitioner.emit.code import Seeder, write_segment
+from partitioner.emit.flow import Flow, find_flow
+from partitioner.emit.fuse import Call, fuse
+from partitioner.emit.placement import Piece, Placement, pieces
+from partitioner.errors import EmitError
+from partitioner.graph import ModelGraph, TensorMeta, info
+from partitioner.runtime.pipeline_module import ParameterTie
+from partitioner.runtime.segment import SegmentBody
+from partitioner.runtime.wire import WireSpec, WireValue
+
+__all__ = ["Layer", "Layers", "emit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One segment with its boundaries."""
+
+    body: SegmentBody
+    stage: int
+    receive: WireSpec | None
+    send: WireSpec | None
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """Everything the runtime needs to build a pipeline."""
+
+    layers: tuple[Layer, ...]
+    parts: tuple[int, ...]
+    """First layer of each stage, and the number of layers."""
+    boundaries: tuple[tuple[fx.Node, ...], ...]
+    """Values that cross after each stage but the last."""
+    ties: tuple[ParameterTie, ...]
+    first: tuple[int, ...]
+    """Numbers of the inputs that the first stage receives."""
+    late: tuple[int, ...]
+    """Numbers of the inputs that the loss part receives."""
+    head: SegmentBody | None
+    """The loss part: nodes that read late inputs."""
+    output: Any
+    """The output's template; its leaves are nodes."""
+    leaves: tuple[int, ...] | None
+    """Without a head: for each leaf of the output its place among the values."""
+
+    def rebuild(self, values: Sequence[Any]) -> Any:
+        """Return the model's output from its tensor leaves, in order.
+
+        Args:
+            values: What the head returns; without a head what the last segment does.
+        """
+        if self.leaves is not None:
+            values = [values[index] for index in self.leaves]
+        queue = iter(values)
+        return rebuild(
+            self.output, lambda leaf: next(queue) if isinstance(leaf, fx.Node) else leaf
+        )
+
+
+def emit(
+    graph: ModelGraph, placement: Placement, *, seeder: Seeder | None = None
+) -> Layers:
+    """Cut the recorded model into layers.
+
+    Args:
+        graph: The recorded model.
+        placement: Stage and activation checkpoint of every node; stages must be
+            monotone along data and order edges, and keep groups together.
+        seeder: Wraps every random draw; for verification only.
+
+    Raises:
+        EmitError: The placement breaks one of these rules (each is named).
+    """
+    check_placement(graph, placement)
+    found = pieces(graph, placement)
+    calls = _fused(graph, found)
+    late = [node for node in graph.graph.nodes if info(node).kind == "late"]
+    flow = find_flow(graph, calls, late)
+    starts = [i for i in range(len(found)) if i == 0 or found[i].stage != found[i - 1].stage]
+    parts = (*starts, len(found))
+    layers = tuple(
+        _layer(graph, found, calls, flow, index, parts, seeder)
+        for index in range(len(found))
+    )
+    head, leaves = _head(graph, late, flow, seeder)
+    numbers = {node: i for i, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
+    return Layers(
+        layers=layers,
+        parts=parts,
+        boundaries=tuple(flow.incoming[start] for start in starts[1:]),
+        ties=_ties(graph, layers),
+        first=tuple(numbers[node] for node in flow.first),
+        late=tuple(numbers[node] for node in flow.late),
+        head=head,
+        output=graph.output,
+        leaves=leaves,
+    )
+
+
+def check_placement(graph: ModelGraph, placement: Placement) -> None:
+    """Check that stages are legal and non-empty.
+
+    Raises:
+        EmitError: Lists every rule that is broken.
+    """
+    stage_of = placement.stage_of
+    faults: list[str] = []
+    for node in graph.graph.nodes:
+        if info(node).kind != "compute":
+            continue
+        if node not in stage_of:
+            faults.append(f"{info(node).id} has no stage")
+            continue
+        for source in node.all_input_nodes:
+            if stage_of.get(source, 0) > stage_of[node]:
+                faults.append(f"{info(node).id} runs before {info(source).id}")
+    for group in graph.groups:
+        if len({stage_of[node] for node in group if node in stage_of}) > 1:
+            names = ", ".join(sorted(info(node).id for node in group))
+            faults.append(f"an in-place write is separated from its readers: {names}")
+    for before, after in graph.order_edges:
+        if stage_of.get(before, 0) > stage_of.get(after, placement.stages):
+            faults.append(f"{info(after).id} overwrites what {info(before).id} reads")
+    empty = set(range(placement.stages)) - set(stage_of.values())
+    faults += [f"stage {stage} is empty" for stage in sorted(empty)]
+    if faults:
+        raise EmitError("the placement is not legal:\n- " + "\n- ".join(faults[:20]))
+
+
+def _fused(graph: ModelGraph, found: Sequence[Piece]) -> list[list[Call]]:
+    calls: list[list[Call]] = []
+    at_hand: set[fx.Node] = {n for n in graph.graph.nodes if info(n).kind == "input"}
+    for piece in found:
+        calls.append(fuse(graph, piece.nodes, at_hand))
+        at_hand.update(piece.nodes)
+    return calls
+
+
+def _layer(
+    graph: ModelGraph,
+    found: Sequence[Piece],
+    calls: Sequence[Sequence[Call]],
+    flow: Flow,
+    index: int,
+    parts: Sequence[int],
+    seeder: Seeder | None,
+) -> Layer:
+    last = index + 1 == len(found)
+    incoming = flow.incoming[index]
+    outgoing = flow.outgoing if last else flow.incoming[index + 1]
+    piece = found[index]
+    body = write_segment(
+        graph,
+        f"{index} of stage {piece.stage}",
+        calls[index],
+        incoming,
+        outgoing,
+        checkpointed=bool(piece.block),
+        seeder=seeder,
+    )
+    starts, ends = index in parts and index > 0, index + 1 in parts and not last
+    return Layer(
+        body=body,
+        stage=piece.stage,
+        receive=wire_spec(incoming) if starts else None,
+        send=wire_spec(outgoing) if ends else None,
+        is_first=index == 0,
+    )
+
+
+def wire_spec(values: Sequence[fx.Node]) -> WireSpec:
+    """Describe the values of one boundary."""
+    return WireSpec(tuple(_wire_value(node) for node in values))
+
+
+def _wire_value(node: fx.Node) -> WireValue:
+    facts = info(node)
+    if facts.kind == "size":
+        return WireValue(
+            name=node.name, kind="int", dtype=None, shape=(), differentiable=False
+        )
+    if len(facts.outputs) != 1:
+        message = f"{facts.id} ({facts.source}) crosses a boundary but is no tensor"
+        raise EmitError(message)
+    meta = facts.outputs[0]
+    return WireValue(
+        name=node.name,
+        kind="tensor",
+        dtype=meta.dtype,
+        shape=_open_shape(meta),
+        differentiable=is_differentiable(meta),
+        source=facts.source,
+    )
+
+
+def _open_shape(meta: TensorMeta) -> tuple[int | None, ...]:
+    return tuple(
+        None if dim in meta.varying else size for dim, size in enumerate(meta.shape)
+    )
+
+
+def is_differentiable(meta: TensorMeta) -> bool:
+    """Whether a gradient flows back through a tensor."""
+    has_gradient = meta.dtype.is_floating_point or meta.dtype.is_complex
+    return meta.requires_grad and has_gradient
+
+
+def _head(
+    graph: ModelGraph, late: Sequence[fx.Node], flow: Flow, seeder: Seeder | None
+) -> tuple[SegmentBody | None, tuple[int, ...] | None]:
+    output = next(iter(reversed(graph.graph.nodes)))
+    leaves: list[fx.Node] = list(output.args[0])  # type: ignore[arg-type]
+    if not late and set(leaves) <= set(flow.outgoing):
+        return None, tuple(flow.outgoing.index(node) for node in leaves)
+    calls = [Call(nodes=(node,)) for node in late]
+    incoming = (*flow.outgoing, *flow.late)
+    body = write_segment(graph, "loss part", calls, incoming, leaves, seeder=seeder)
+    return body, None
+
+
+def _ties(graph: ModelGraph, layers: Sequence[Layer]) -> tuple[ParameterTie, ...]:
+    """Return every parameter that several stages hold."""
+    stages: dict[str, set[int]] = {}
+    for layer in layers:
+        for name in held_parameters(layer.body):
+            stages.setdefault(graph.aliases[name], set()).add(layer.stage)
+    names: dict[str, list[str]] = {}
+    for alias, first in graph.aliases.items():
+        names.setdefault(first, []).append(alias)
+    return tuple(
+        ParameterTie(
+            name=first,
+            stages=tuple(sorted(held)),
+            aliases=tuple(alias for alias in names[first] if alias != first),
+        )
+        for first, held in sorted(stages.items())
+        if len(held) > 1
+    )
+
+
+def held_parameters(body: SegmentBody) -> Mapping[str, Any]:
+    """Return the parameters a segment holds, by original name."""
+    held = dict(body.parameters)
+    for path, module in body.modules.items():
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            held[f"{path}.{name}"] = parameter
+    return held

@@ -1,0 +1,181 @@
+"""Run the original and the cut model on the same inputs, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partitioner.capture.fakes import (
+    caches_off,
+    generator_states,
+    restore_generators,
+)
+from partitioner.capture.takes import set_mode
+from partitioner.capture.tree import flatten
+from partitioner.emit import Layers
+from partitioner.graph import ModelGraph
+from partitioner.runtime.segment import CheckpointedSegment, Segment, SegmentProgram
+from partitioner.verify.seeding import Seeding
+
+__all__ = ["Outcome", "run_cut", "run_original", "undisturbed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one run left behind."""
+
+    outputs: tuple[Tensor, ...]
+    gradients: dict[str, Tensor | None]
+    buffers: dict[str, Tensor]
+
+
+def run_original(
+    graph: ModelGraph, seeding: Seeding, tensors: Sequence[Tensor], *, training: bool
+) -> Outcome:
+    """Run the user's model as it is, every draw seeded."""
+    args, kwargs = call_with(graph, tensors)
+    with undisturbed(graph.model):
+        set_mode(graph.model, training)
+        with caches_off(graph.configs), seeding.following():
+            out = graph.model(*args, **kwargs)
+        outputs = tensor_leaves(out)
+        _backward(outputs)
+        return _outcome(graph.model, outputs)
+
+
+def run_cut(
+    graph: ModelGraph, layers: Layers, tensors: Sequence[Tensor], *, training: bool
+) -> Outcome:
+    """Run every stage in turn, packing and unpacking at each boundary.
+
+    As the engine does: a stage's inputs are detached leaves, and their gradients are
+    handed back to the stage before.
+    """
+    with undisturbed(graph.model):
+        set_mode(graph.model, training)
+        segments = [_segment(layer) for layer in layers.layers]
+        for segment in segments:
+            segment.train(training)
+        received: Any = _bare(tuple(tensors[index] for index in layers.first))
+        entries: list[Any] = []
+        exits: list[Any] = []
+        for stage in range(len(layers.parts) - 1):
+            if stage:
+                received = _arrive(exits[-1])
+            entries.append(received)
+            value = received
+            for segment in segments[layers.parts[stage] : layers.parts[stage + 1]]:
+                value = segment(value)
+            exits.append(value)
+        outputs = _finish(layers, exits[-1], tensors, training=training)
+        _backward(outputs, token=exits[-1][0])
+        for stage in range(len(exits) - 2, -1, -1):
+            _carrier(exits[stage]).backward(_carrier(entries[stage + 1]).grad)
+        return _outcome(graph.model, outputs)
+
+
+def call_with(
+    graph: ModelGraph, tensors: Sequence[Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return (args, kwargs) of the forward with these tensors as inputs."""
+    from partitioner.capture.inputs import Example
+
+    args, kwargs = graph.example
+    example = Example(args=args, kwargs=dict(kwargs), inputs=graph.inputs)
+    return example.with_tensors(list(tensors))
+
+
+def tensor_leaves(output: Any) -> tuple[Tensor, ...]:
+    """Return the tensors of an output, in order."""
+    return tuple(leaf for _, leaf in flatten(output) if isinstance(leaf, Tensor))
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Put back modes, buffers, gradients and generators afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [(b, b.detach().clone()) for b in model.buffers()]
+    gradients = [(p, p.grad) for p in model.parameters()]
+    states = generator_states()
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        restore_generators(states)
+
+
+def _segment(layer: Any) -> Segment:
+    kind = CheckpointedSegment if layer.body.checkpointed else Segment
+    return kind(
+        layer.body, receive=layer.receive, send=layer.send, is_first=layer.is_first
+    )
+
+
+def _bare(values: tuple[Tensor, ...]) -> Any:
+    return values[0] if len(values) == 1 else values
+
+
+def _carrier(value: Any) -> Tensor:
+    carrier: Tensor = value if isinstance(value, Tensor) else value[0]
+    return carrier
+
+
+def _arrive(sent: Any) -> Any:
+    """Copy what was sent, as a receive buffer would hold it."""
+    tensors = (sent,) if isinstance(sent, Tensor) else sent
+    copies = tuple(
+        tensor.detach().clone().requires_grad_(tensor.is_floating_point())
+        for tensor in tensors
+    )
+    return _bare(copies)
+
+
+def _finish(
+    layers: Layers, last: Any, tensors: Sequence[Tensor], *, training: bool
+) -> tuple[Tensor, ...]:
+    _, *values = last
+    if layers.head is not None:
+        program = SegmentProgram(layers.head)
+        program.train(training)
+        values = program(*values, *(tensors[index] for index in layers.late))
+    return tensor_leaves(layers.rebuild(values))
+
+
+def _backward(outputs: Sequence[Tensor], token: Tensor | None = None) -> None:
+    """Send a fixed random gradient into every differentiable output."""
+    roots = [tensor for tensor in outputs if tensor.requires_grad]
+    cotangents = []
+    for number, tensor in enumerate(roots):
+        generator = torch.Generator().manual_seed(number)
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+        cotangents.append(noise.to(tensor.device).to(tensor.dtype))
+    if token is not None and token.requires_grad:
+        roots.append(token)
+        cotangents.append(torch.zeros_like(token))
+    if roots:
+        torch.autograd.backward(roots, cotangents)
+
+
+def _outcome(model: nn.Module, outputs: Sequence[Tensor]) -> Outcome:
+    return Outcome(
+        outputs=tuple(tensor.detach().clone() for tensor in outputs),
+        gradients={
+            name: None if p.grad is None else p.grad.detach().clone()
+            for name, p in model.named_parameters()
+        },
+        buffers={name: b.detach().clone() for name, b in model.named_buffers()},
+    )
