@@ -44,6 +44,9 @@ class TensorMeta:
     requires_grad: bool
     storage: int
     """Equal numbers share memory (views, in-place results)."""
+    order: tuple[int, ...] = ()
+    """Dimensions from outermost to innermost in memory; empty if in their own
+    order (or if the memory has gaps or overlaps)."""
     varying: tuple[int, ...] = ()
     """Dimensions that follow the sizes of the inputs."""
 

@@ -47,6 +47,9 @@ class WireValue:
         shape: The tensor's shape; None for a dimension known at run time only.
         differentiable: A gradient flows back through this value.
         source: ``file:line`` of the operation that makes it, for messages.
+        order: Its dimensions from the outermost to the innermost in memory, which
+            is kept (channels-last images; dropout draws in memory order); empty if
+            that is their own order.
 
     Raises:
         EmitError: The fields contradict each other.
@@ -58,6 +61,7 @@ class WireValue:
     shape: tuple[int | None, ...]
     differentiable: bool
     source: str = ""
+    order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.kind == "tensor") != (self.dtype is not None):
@@ -82,6 +86,17 @@ class WireValue:
                 f"value {self} at a stage boundary {found}",
                 hint="partition again with example inputs like those you train on",
             )
+
+    def to_memory_order(self, value: Any) -> Any:
+        """Return a view whose dimensions are in the order of memory."""
+        return value.permute(self.order) if self.order else value
+
+    def from_memory_order(self, value: Any) -> Any:
+        """Undo :meth:`to_memory_order`."""
+        if not self.order:
+            return value
+        places = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return value.permute(places)
 
     def _difference(self, value: Tensor | int) -> str:
         if self.kind == "int":
@@ -138,7 +153,7 @@ class WireSpec:
         if token is None:
             device = tensors[0].device if tensors else torch.device("cpu")
             token = torch.zeros((), device=device, requires_grad=True)
-        differentiable = [_tensor(values[index]) for index in self._differentiable]
+        differentiable = [self._laid_out(index, values) for index in self._differentiable]
         carrier = pack_bits(token, differentiable)
         if not self._has_bytes:
             return carrier
@@ -180,7 +195,8 @@ class WireSpec:
                 values[index] = carrier.new_empty(
                     shapes[index], dtype=_dtype(self.values[index])
                 )
-        return (token, *values)
+        pairs = zip(self.values, values, strict=True)
+        return (token, *(spec.from_memory_order(value) for spec, value in pairs))
 
     # The values by the way they travel: positions in ``self.values``.
 
@@ -229,11 +245,15 @@ class WireSpec:
     ) -> Tensor:
         numbers = list(self._run_time_sizes(values))
         numbers += [int(values[index]) for index in self._integers]
-        pieces = [bytes_of(_tensor(values[index])) for index in self._opaque]
+        pieces = [bytes_of(self._laid_out(index, values)) for index in self._opaque]
         if numbers:
             header = torch.tensor(numbers, dtype=torch.int64).view(torch.uint8)
             pieces.insert(0, header.to(device))
         return torch.cat(pieces)
+
+    def _laid_out(self, index: int, values: Sequence[Tensor | int]) -> Tensor:
+        laid_out: Tensor = self.values[index].to_memory_order(_tensor(values[index]))
+        return laid_out
 
     def _run_time_sizes(self, values: Sequence[Tensor | int]) -> Iterator[int]:
         for spec, value in zip(self.values, values, strict=True):
@@ -264,11 +284,14 @@ class WireSpec:
         return header
 
     def _shapes(self, header: list[int]) -> list[tuple[int, ...]]:
+        """Return the shape of each value, in the order of memory."""
         sizes = iter(header)
-        return [
-            tuple(next(sizes) if size is None else size for size in value.shape)
-            for value in self.values
-        ]
+        shapes = []
+        for value in self.values:
+            shape = [next(sizes) if size is None else size for size in value.shape]
+            order = value.order or range(len(shape))
+            shapes.append(tuple(shape[dim] for dim in order))
+        return shapes
 
     def _unpack_bytes(
         self,

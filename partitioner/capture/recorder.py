@@ -93,6 +93,7 @@ class Recorder(TorchFunctionMode):
             dtype=tensor.dtype,
             requires_grad=tensor.requires_grad,
             storage=self.storage_of(tensor),
+            order=memory_order(tensor),
         )
 
     def know(self, tensor: torch.Tensor, ref: Ref) -> None:
@@ -455,6 +456,15 @@ def custom_function(cls: type) -> Callable[..., Any]:
     apply.__name__ = f"{cls.__name__}_apply"
     apply.__module__ = cls.__module__
     return apply
+
+
+def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the dimensions in order of memory if they are not in their own order."""
+    if tensor.is_contiguous():
+        return ()
+    strides = tensor.stride()
+    order = tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
+    return order if tensor.permute(order).is_contiguous() else ()
 
 
 def is_fake(value: Any) -> bool:

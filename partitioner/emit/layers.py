@@ -201,6 +201,7 @@ def _wire_value(node: fx.Node) -> WireValue:
         shape=_open_shape(meta),
         differentiable=is_differentiable(meta),
         source=facts.source,
+        order=meta.order,
     )
 
 
