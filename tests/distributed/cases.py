@@ -1,0 +1,285 @@
+"""Small models with everything that may cross a stage boundary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from partitioner.runtime.batch import BatchAdapter, InputLeaf
+from partitioner.runtime.segment import SegmentBody
+from partitioner.runtime.ties import ParameterTie
+from tests.distributed.training import Case, Part
+
+__all__ = ["CASES"]
+
+ROWS, WIDTH, VOCABULARY = 3, 8, 11
+MICRO_BATCHES, STEPS = 4, 3
+
+
+def micro_batches(make: Any, replica: int) -> list[list[Any]]:
+    generator = torch.Generator().manual_seed(100 + replica)
+    return [[make(generator) for _ in range(MICRO_BATCHES)] for _ in range(STEPS)]
+
+
+def vectors(replica: int) -> list[list[Any]]:
+    def make(generator: torch.Generator) -> Any:
+        return tuple(torch.randn(ROWS, WIDTH, generator=generator) for _ in range(2))
+
+    return micro_batches(make, replica)
+
+
+def tokens(replica: int) -> list[list[Any]]:
+    def make(generator: torch.Generator) -> Any:
+        return tuple(
+            torch.randint(0, VOCABULARY, (ROWS, 5), generator=generator)
+            for _ in range(2)
+        )
+
+    return micro_batches(make, replica)
+
+
+class Parts(nn.Module):
+    """Calls its parts one after the other, as the pipeline's segments do."""
+
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, *values: Any) -> Any:
+        for part in self.children():
+            result = part(*values)
+            values = result if isinstance(result, tuple) else (result,)
+        return values[0] if len(values) == 1 else values
+
+
+def supervised(loss: Any) -> Any:
+    def forward(model: nn.Module, batch: Any) -> Tensor:
+        inputs, target = batch
+        result: Tensor = loss(model(inputs), target)
+        return result
+
+    return forward
+
+
+# ------------------------------------------------------- a boundary of all kinds
+
+
+class Front(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(WIDTH, WIDTH)
+        self.side = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Any, ...]:
+        hidden = self.enter(x)
+        wide = self.side(hidden).double()
+        use_wide = x[0, 0] > 0  # differs by micro-batch
+        return (
+            x > 0,
+            wide,
+            hidden.argmax(-1),
+            hidden,
+            torch.linspace(0, 1, WIDTH, dtype=torch.float64),
+            x.shape[-1],
+            use_wide,
+            torch.view_as_complex(hidden.reshape(ROWS, -1, 2)),
+            hidden.to(torch.bfloat16).t(),
+        )
+
+
+class Middle(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, *values: Any) -> tuple[Any, ...]:
+        mask, wide, best, hidden, line, size, use_wide, turning, narrow = values
+        hidden = self.linear(hidden * mask) + F.one_hot(best, WIDTH)
+        return mask, wide, hidden, line, size, use_wide, turning, narrow
+
+
+class Back(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.leave = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, *values: Any) -> Tensor:
+        mask, wide, hidden, line, size, use_wide, turning, narrow = values
+        if use_wide:  # else neither wide nor turning gets a gradient
+            hidden = hidden + (wide * line).float() / size
+            hidden = hidden + turning.abs().sum(-1, keepdim=True)
+        result: Tensor = self.leave(hidden * ~mask + narrow.t().float())
+        return result
+
+
+def mixed(bounds: tuple[int, ...], *, checkpointed: bool = False) -> Case:
+    sizes = [("front", 1, 9), ("middle", 9, 8), ("back", 8, 1)]
+    return Case(
+        build=lambda: Parts(front=Front(), middle=Middle(), back=Back()),
+        parts=[
+            Part(path=path, inputs=i, outputs=o, checkpointed=checkpointed)
+            for path, i, o in sizes
+        ],
+        bounds=bounds,
+        batches=vectors,
+        forward=supervised(F.mse_loss),
+        loss_fn=F.mse_loss,
+    )
+
+
+# ------------------------------------------------------------- ties and clipping
+
+
+class Tied(Parts):
+    def __init__(self) -> None:
+        super().__init__(
+            embed=nn.Embedding(VOCABULARY, WIDTH),
+            body=nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()),
+            head=nn.Linear(WIDTH, VOCABULARY),
+        )
+        self.get_submodule("head").weight = self.get_submodule("embed").weight
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+def tied(bounds: tuple[int, ...], **options: Any) -> Case:
+    return Case(
+        build=Tied,
+        parts=[Part(path="embed"), Part(path="body"), Part(path="head")],
+        bounds=bounds,
+        batches=tokens,
+        forward=supervised(cross_entropy),
+        loss_fn=cross_entropy,
+        ties=(
+            ParameterTie(
+                name="embed.weight",
+                aliases=("head.weight",),
+                stages=(0, len(bounds) - 2),
+            ),
+        ),
+        **{"clipping": 0.05, **options},
+    )
+
+
+# ------------------------------------------------ checkpoints, dropout, statistics
+
+
+def random_stage() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5))
+
+
+def statistics_stage() -> nn.Module:
+    return nn.Sequential(
+        nn.ReLU(inplace=True), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH)
+    )
+
+
+def recomputed(*, checkpointed: bool) -> Case:
+    # Only stage 0 draws random numbers, so its generator steps as in one process.
+    return Case(
+        build=lambda: Parts(
+            random=random_stage(), norm=statistics_stage(), last=nn.Linear(WIDTH, WIDTH)
+        ),
+        parts=[
+            Part(path="random", checkpointed=checkpointed),
+            Part(path="norm", checkpointed=checkpointed),
+            Part(path="last"),
+        ],
+        bounds=(0, 1, 3),
+        batches=vectors,
+        forward=supervised(F.mse_loss),
+        loss_fn=F.mse_loss,
+    )
+
+
+# ------------------------------------------------ dict batches, labels used late
+
+
+class Classifier(Parts):
+    def forward(self, ids: Tensor, scale: Tensor, labels: Tensor) -> Any:
+        logits = super().forward(ids, scale)
+        return {"loss": cross_entropy(logits, labels), "logits": logits}
+
+
+class ScaledEmbedding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, WIDTH)
+
+    def forward(self, ids: Tensor, scale: Tensor) -> Tensor:
+        result: Tensor = self.table(ids) * scale
+        return result
+
+
+def dictionaries(replica: int) -> list[list[Any]]:
+    def make(generator: torch.Generator) -> Any:
+        ids, labels = (
+            torch.randint(0, VOCABULARY, (ROWS, 5), generator=generator)
+            for _ in range(2)
+        )
+        scale = torch.rand(ROWS, 1, 1, generator=generator)
+        return {"labels": labels, "scale": scale, "ids": ids}
+
+    return micro_batches(make, replica)
+
+
+def late_body() -> SegmentBody:
+    graph = fx.Graph()
+    logits, labels = graph.placeholder("logits"), graph.placeholder("labels")
+    loss = graph.call_function(cross_entropy, (logits, labels))
+    graph.output((loss, logits))
+    return SegmentBody(name="late", graph=graph)
+
+
+def labelled() -> Case:
+    leaves = (
+        InputLeaf(name="ids", parameter="ids", dtype=torch.int64, shape=(None, 5)),
+        InputLeaf(
+            name="scale", parameter="scale", dtype=torch.float32, shape=(None, 1, 1)
+        ),
+        InputLeaf(
+            name="labels", parameter="labels", dtype=torch.int64, shape=(None, 5)
+        ),
+    )
+
+    def forward(model: nn.Module, batch: Any) -> Tensor:
+        loss: Tensor = model(**batch)["loss"]
+        return loss
+
+    return Case(
+        build=lambda: Classifier(
+            embed=ScaledEmbedding(), head=nn.Linear(WIDTH, VOCABULARY)
+        ),
+        parts=[Part(path="embed", inputs=2), Part(path="head")],
+        bounds=(0, 1, 2),
+        batches=dictionaries,
+        forward=forward,
+        loss_body=late_body,
+        rebuild=lambda leaves: {"loss": leaves[0], "logits": leaves[1]},
+        adapter=BatchAdapter(leaves=leaves, first=(0, 1), late=(2,)),
+    )
+
+
+CASES = {
+    "mixed-1": lambda: mixed((0, 3)),
+    "mixed-2": lambda: mixed((0, 1, 3)),
+    "mixed-3": lambda: mixed((0, 1, 2, 3)),
+    "mixed-3-checkpointed": lambda: mixed((0, 1, 2, 3), checkpointed=True),
+    "tied-2": lambda: tied((0, 2, 3)),
+    "tied-3": lambda: tied((0, 1, 2, 3)),
+    "tied-2-zero": lambda: tied((0, 2, 3), config={"zero_optimization": {"stage": 1}}),
+    "tied-2-bf16": lambda: tied((0, 2, 3), config={"bf16": {"enabled": True}}),
+    "tied-2-bf16-zero": lambda: tied(
+        (0, 2, 3),
+        config={"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}},
+    ),
+    "plain": lambda: recomputed(checkpointed=False),
+    "checkpointed": lambda: recomputed(checkpointed=True),
+    "labelled": labelled,
+}

@@ -1,0 +1,104 @@
+"""A pipeline trains exactly like the model in one process."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from tests.distributed.cases import CASES
+from tests.distributed.launch import launch
+from tests.distributed.training import Outcome, run_pipeline, run_single
+
+pytestmark = pytest.mark.distributed
+
+BY_WORLD = {
+    1: ["mixed-1"],
+    2: [
+        "mixed-2",
+        "tied-2",
+        "tied-2-zero",
+        "tied-2-bf16",
+        "tied-2-bf16-zero",
+        "plain",
+        "checkpointed",
+        "labelled",
+    ],
+    3: ["mixed-3", "mixed-3-checkpointed", "tied-3"],
+    4: ["tied-2", "tied-2-zero"],
+}
+TIED = ("embed.weight", "head.weight")
+
+
+def train_all(names: list[str]) -> dict[str, Outcome]:
+    return {name: run_pipeline(CASES[name]()) for name in names}
+
+
+@cache
+def trained(world: int) -> list[dict[str, Outcome]]:
+    """Train all cases of a world size, once, in one process group."""
+    return launch(world, train_all, BY_WORLD[world])
+
+
+def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-6) -> None:
+    torch.testing.assert_close(
+        found, expected.to(found.dtype), rtol=tolerance, atol=tolerance
+    )
+
+
+EXACT = [
+    (world, name)
+    for world in BY_WORLD
+    for name in BY_WORLD[world]
+    if "bf16" not in name
+]
+
+
+@pytest.mark.parametrize(("world", "name"), EXACT)
+def test_losses_parameters_and_buffers_equal_one_process(world, name):
+    case = CASES[name]()
+    stages = len(case.bounds) - 1
+    expected = run_single(case, replicas=world // stages)
+    ranks = [outcomes[name] for outcomes in trained(world)]
+    seen = set()
+    for rank in ranks:
+        close(torch.tensor(rank.losses), torch.tensor(expected.losses))
+        for key, value in rank.state.items():
+            close(value, expected.state[key])
+            seen.add(key)
+    assert seen == set(expected.state)
+    if case.clipping:
+        assert min(expected.norms) > 2 * case.clipping
+
+
+@pytest.mark.parametrize(
+    ("world", "name"),
+    [(w, name) for w in BY_WORLD for name in BY_WORLD[w] if name.startswith("tied")],
+)
+def test_tied_copies_are_equal_bit_for_bit(world, name):
+    copies = [
+        outcomes[name].state[key]
+        for outcomes in trained(world)
+        for key in TIED
+        if key in outcomes[name].state
+    ]
+    assert len(copies) == (world if world != 3 else 2)
+    assert all(torch.equal(copies[0], copy) for copy in copies[1:])
+
+
+@pytest.mark.parametrize("name", ["tied-2-zero", "tied-2-bf16", "tied-2-bf16-zero"])
+def test_other_optimizers_see_the_norm_over_all_stages(name):
+    expected = run_single(CASES[name]())
+    for outcomes in trained(2):
+        close(torch.tensor(outcomes[name].norms), torch.tensor(expected.norms), 2e-2)
+
+
+def test_checkpoints_change_nothing():
+    for outcomes in trained(2):
+        plain, checkpointed = outcomes["plain"], outcomes["checkpointed"]
+        assert plain.losses == checkpointed.losses
+        assert all(
+            torch.equal(value, checkpointed.state[key])
+            for key, value in plain.state.items()
+        )
