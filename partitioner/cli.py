@@ -81,7 +81,7 @@ _PLANNING = (
     click.option(
         "--micro-batches",
         type=_POSITIVE,
-        show_default="chosen from the stages",
+        show_default="four times the stages",
         metavar="M",
         help="Micro-batches per step.",
     ),

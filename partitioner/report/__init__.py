@@ -2,4 +2,7 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from partitioner.report.table import plan_report, plan_text
+from partitioner.report.verification import verification_report, verification_text
+
+__all__ = ["plan_report", "plan_text", "verification_report", "verification_text"]
