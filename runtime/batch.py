@@ -135,6 +135,8 @@ class BatchAdapter:
         late: Positions in ``leaves`` of what the loss part receives.
         constants: The recorded arguments that are no tensors.
         floating: Dtype to which floating inputs are cast; None leaves them.
+        equal_sizes: Groups of (position in ``leaves``, dimension) whose sizes must be
+            equal, because they were when the model was recorded.
         labels: Where the structure of the labels is remembered.
     """
 
@@ -143,6 +145,7 @@ class BatchAdapter:
     late: tuple[int, ...] = ()
     constants: tuple[InputConstant, ...] = ()
     floating: torch.dtype | None = None
+    equal_sizes: tuple[tuple[tuple[int, int], ...], ...] = ()
     labels: LabelsLayout = field(default_factory=LabelsLayout)
 
     def __post_init__(self) -> None:
@@ -179,12 +182,27 @@ class BatchAdapter:
         for constant in self.constants:
             self._check_constant(constant, arguments)
         tensors = [self._leaf(leaf, arguments) for leaf in self.leaves]
+        self._check_equal_sizes(tensors)
         first = tuple(tensors[index] for index in self.first)
         late = tuple(tensors[index] for index in self.late)
         return (
             first[0] if len(first) == 1 else first,
             (*late, *self.labels.flatten(labels)),
         )
+
+    def _check_equal_sizes(self, tensors: Sequence[Tensor]) -> None:
+        for group in self.equal_sizes:
+            sizes = {tensors[index].shape[dim] for index, dim in group}
+            if len(sizes) > 1:
+                places = ", ".join(
+                    f"dimension {dim} of {self.leaves[index].name!r} "
+                    f"({tensors[index].shape[dim]})"
+                    for index, dim in group
+                )
+                raise RuntimeGuardError(
+                    f"sizes differ that were equal in the recording: {places}",
+                    hint="partition with example inputs in which they differ too",
+                )
 
     def _separate(self, batch: Any) -> tuple[Mapping[str, Any], Any]:
         """Return the arguments by parameter, and the labels (None: there are none)."""

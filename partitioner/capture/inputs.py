@@ -14,7 +14,15 @@ from partitioner.capture.tree import flatten, map_tree
 from partitioner.errors import ExampleInputsError
 from partitioner.graph import InputSpec
 
-__all__ = ["Example", "resolve_example"]
+__all__ = ["CallArguments", "Example", "resolve_example"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallArguments:
+    """Example inputs with positional and keyword arguments together."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +106,8 @@ def _carried(model: nn.Module, notes: list[str]) -> Any:
 
 
 def _as_call(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example_inputs, CallArguments):
+        return example_inputs.args, example_inputs.kwargs
     if isinstance(example_inputs, torch.Tensor):
         return (example_inputs,), {}
     if isinstance(example_inputs, Mapping):

@@ -1,0 +1,140 @@
+"""The compiler on one page: capture → price → solve → Plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from partitioner.capture import capture
+from partitioner.cost import DeviceProfile, price, problem, resolve
+from partitioner.errors import OptionError
+from partitioner.options import Options
+from partitioner.plan import Plan
+from partitioner.report import plan_text
+from partitioner.solve import solve
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from partitioner.solve.problem import Checkpointing
+
+__all__ = ["inspect_model", "partition"]
+
+
+def partition(
+    model: nn.Module,
+    stages: int,
+    *,
+    example_inputs: Any = None,
+    micro_batches: int | None = None,
+    device: str | DeviceProfile | None = None,
+    memory_limit: int | str | None = None,
+    dtype: torch.dtype | str | None = None,
+    optimizer: str = "adamw",
+    checkpointing: Checkpointing = "auto",
+    schedule: str = "1f1b",
+    solver: str = "cbc",
+    gap: float = 0.01,
+    time_limit_s: float = 60,
+) -> Plan:
+    """Cut a model into balanced pipeline stages.
+
+    Needs no process group and no GPU, and leaves the model as it was.
+
+    Args:
+        model: Any module, unchanged; one on ``meta`` allocates nothing.
+        stages: Number of pipeline stages.
+        example_inputs: One micro-batch: a tensor, a tuple (positional) or a dict
+            (keywords); None if the model carries ``example_input_array`` or
+            ``dummy_inputs``.
+        micro_batches: Micro-batches of one step; None: four times the stages.
+        device: What to price for: a profile's name (``"h100"``, ``"a100-80g"``) or a
+            ``DeviceProfile``; None: the accelerator present, else the CPU.
+        memory_limit: Memory of one stage in bytes or like ``"24GiB"``; None: the
+            device's.
+        dtype: Floating dtype the engine will train in; None: the model's.
+        optimizer: Whose states take memory: ``"adamw"``, ``"adam"``, ``"sgd"``,
+            ``"sgd-momentum"``.
+        checkpointing: ``"none"``; ``"auto"``: recompute only what does not fit
+            otherwise; ``"all"``: every repeated layer.
+        schedule: ``"1f1b"``, DeepSpeed's own.
+        solver: ``"cbc"`` (bundled) or ``"highs"`` (extra).
+        gap: Share of the step time by which the plan may miss the optimum.
+        time_limit_s: Seconds for the solver; the best plan so far is used then.
+
+    Returns:
+        The plan, which knows its bound and its gap.
+
+    Raises:
+        OptionError: An argument is out of range.
+        CaptureError: The forward cannot be recorded (its subclasses say why).
+        InfeasibleError: No plan obeys the limits.
+    """
+    options = Options.checked(
+        stages=stages,
+        micro_batches=micro_batches,
+        memory_limit=memory_limit,
+        optimizer=optimizer,
+        checkpointing=checkpointing,
+        schedule=schedule,
+        solver=solver,
+        gap=gap,
+        time_limit_s=time_limit_s,
+    )
+    profile = resolve(device)
+    if options.memory_limit_bytes is None:
+        options = replace(options, memory_limit_bytes=profile.memory_bytes)
+    graph = capture(model, example_inputs, dtype=_as_dtype(dtype))
+    costed = price(graph, profile=profile)
+    statement, units = problem(
+        costed,
+        stages=options.stages,
+        micro_batches=options.micro_batches,
+        memory_limit_bytes=options.memory_limit_bytes,
+        checkpointing=options.checkpointing,
+        optimizer=options.optimizer,
+    )
+    assignment = solve(
+        statement,
+        solver=options.solver,
+        gap=options.gap,
+        time_limit_s=options.time_limit_s,
+    )
+    return Plan(
+        costed=costed,
+        problem=statement,
+        units=units,
+        assignment=assignment,
+        options=options,
+    )
+
+
+def inspect_model(model: nn.Module, stages: int, **options: Any) -> str:
+    """Return the report of a plan as text, without keeping the plan.
+
+    Args:
+        model: As for :func:`partition`.
+        stages: As for :func:`partition`.
+        **options: As for :func:`partition`.
+
+    Raises:
+        PartitionerError: As for :func:`partition`.
+    """
+    return plan_text(partition(model, stages, **options).to_dict())
+
+
+def _as_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    if dtype is None or isinstance(dtype, torch.dtype):
+        found = dtype
+    else:
+        names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+        found = getattr(torch, names.get(dtype, dtype), None)
+        if not isinstance(found, torch.dtype):
+            hint = "choose from float32, bfloat16, float16"
+            raise OptionError(f"dtype {dtype!r} is not known", hint=hint)
+    if found is not None and not found.is_floating_point:
+        hint = "choose from float32, bfloat16, float16"
+        raise OptionError(f"dtype {found} is no floating type", hint=hint)
+    return found

@@ -1,0 +1,173 @@
+"""Layers → what DeepSpeed takes: layer specs, the pipeline module, the batch adapter."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from deepspeed.pipe import LayerSpec
+from torch import Tensor
+
+from partitioner.capture.tree import flatten
+from partitioner.emit.layers import Layer, Layers
+from partitioner.errors import EmitError
+from partitioner.graph import InputSpec, ModelGraph
+from partitioner.runtime.agreement import agree, ensure_process_group, raise_on_all_ranks
+from partitioner.runtime.batch import BatchAdapter, InputConstant, InputLeaf
+from partitioner.runtime.loss import LossHead
+from partitioner.runtime.pipeline_module import PartitionedPipelineModule
+from partitioner.runtime.segment import CheckpointedSegment, Segment
+
+__all__ = ["batch_adapter", "build_pipeline", "layer_specs"]
+
+
+class HasLayers(Protocol):
+    """A plan, as far as building needs it."""
+
+    @property
+    def layers(self) -> Layers:
+        """The segments."""
+
+    @property
+    def graph(self) -> ModelGraph:
+        """The recorded model."""
+
+
+def layer_specs(layers: Layers) -> list[LayerSpec]:
+    """Return one spec for each segment.
+
+    A spec holds the user's own modules; ``build()`` makes the segment around them.
+    """
+    return [_spec(layer) for layer in layers.layers]
+
+
+def _spec(layer: Layer) -> LayerSpec:
+    kind = CheckpointedSegment if layer.body.checkpointed else Segment
+    return LayerSpec(
+        kind,
+        layer.body,
+        receive=layer.receive,
+        send=layer.send,
+        is_first=layer.is_first,
+    )
+
+
+def build_pipeline(
+    agreed_by: Callable[[Callable[[dict[str, Any]], dict[str, Any]]], HasLayers],
+    adapter: BatchAdapter,
+    loss_fn: Callable[[Any, Any], Any] | None,
+    options: Mapping[str, Any],
+) -> PartitionedPipelineModule:
+    """Build this rank's part of the pipeline that all ranks agreed on.
+
+    Args:
+        agreed_by: Returns the plan to use, given a function that exchanges decisions.
+        adapter: The batch adapter, which knows how labels were flattened.
+        loss_fn: The user's loss, or None.
+        options: Keyword arguments for DeepSpeed's ``PipelineModule``.
+
+    Raises:
+        PlanMismatchError: Ranks recorded different models.
+        RuntimeGuardError: No launcher, a wrong world size, other versions.
+        EmitError: The model has no weights, or the loss has parameters.
+    """
+    ensure_process_group()
+    plan = agreed_by(partial(agree, what="agreeing on the plan"))
+    with raise_on_all_ranks("cutting the model"):
+        _check_has_weights(plan.graph)
+        layers = plan.layers
+        specs = layer_specs(layers)
+        head = LossHead(loss_fn, layers.head, layers.rebuild, adapter.labels)
+    return PartitionedPipelineModule(
+        specs,
+        parts=layers.parts,
+        ties=layers.ties,
+        loss_head=head,
+        **options,
+    )
+
+
+def _check_has_weights(graph: ModelGraph) -> None:
+    for name, parameter in graph.model.named_parameters():
+        if parameter.device.type == "meta":
+            message = f"parameter {name!r} is on the meta device: it has no values"
+            hint = "load the model's weights before building the pipeline"
+            raise EmitError(message, hint=hint)
+
+
+def batch_adapter(graph: ModelGraph, layers: Layers) -> BatchAdapter:
+    """Return the function that turns a batch into what each end of the pipeline needs."""
+    names = _parameter_names(graph)
+    return BatchAdapter(
+        leaves=tuple(_leaf(spec, names) for spec in graph.inputs),
+        first=layers.first,
+        late=layers.late,
+        constants=tuple(_constants(graph, names)),
+        floating=graph.dtype if _casts(graph) else None,
+        equal_sizes=_equal_sizes(graph),
+    )
+
+
+def _casts(graph: ModelGraph) -> bool:
+    """Whether floating inputs were recorded in the engine's dtype, not their own."""
+    return any(
+        spec.dtype.is_floating_point and spec.dtype != graph.dtype
+        for spec in graph.inputs
+    )
+
+
+def _equal_sizes(graph: ModelGraph) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return the (input, dimension) pairs that were taken to follow each other."""
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for index, spec in enumerate(graph.inputs):
+        for dim, symbol in enumerate(spec.symbols):
+            if symbol >= 0:
+                groups.setdefault(symbol, []).append((index, dim))
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+def _parameter_names(graph: ModelGraph) -> list[str]:
+    """Return the names of the forward's positional parameters."""
+    return [
+        parameter.name
+        for parameter in inspect.signature(graph.model.forward).parameters.values()
+        if parameter.kind
+        in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+
+
+def _parameter_of(path: tuple[str | int, ...], names: list[str]) -> str:
+    """Return the forward's parameter that a path in the arguments begins with."""
+    where, head = path[0], path[1]
+    if where == "kwargs" or not isinstance(head, int):
+        return str(head)
+    return names[head] if head < len(names) else f"args_{head}"
+
+
+def _leaf(spec: InputSpec, names: list[str]) -> InputLeaf:
+    shape = tuple(
+        None if symbol >= 0 else size
+        for size, symbol in zip(spec.shape, spec.symbols, strict=True)
+    )
+    return InputLeaf(
+        name=spec.name,
+        parameter=_parameter_of(spec.path, names),
+        path=spec.path[2:],
+        dtype=spec.dtype,
+        shape=shape,
+    )
+
+
+def _constants(graph: ModelGraph, names: list[str]) -> list[InputConstant]:
+    args, kwargs = graph.example
+    found = []
+    for steps, leaf in flatten({"args": args, "kwargs": dict(kwargs)}):
+        if not isinstance(leaf, Tensor):
+            path = tuple(step[1] for step in steps)
+            constant = InputConstant(
+                parameter=_parameter_of(path, names), path=path[2:], value=leaf
+            )
+            found.append(constant)
+    return found

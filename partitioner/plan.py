@@ -1,0 +1,210 @@
+"""③ Plan: where everything runs, what it costs, how good that is, and what comes next.
+
+Made by ``api.partition``; it turns itself into layers, a pipeline module, a DeepSpeed
+configuration, a batch function, a proof of equality and a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from partitioner.emit import Layers, Placement, emit
+from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
+from partitioner.emit.ds_config import ds_config
+from partitioner.graph import ModelGraph, info
+from partitioner.plan_file import load_plan, payload, save_plan
+from partitioner.plan_view import StagePlan, plan_dict, stage_plans
+from partitioner.report import plan_text
+from partitioner.solve import Assignment, Problem, Score, score
+from partitioner.verify import Verification, verify
+from partitioner.verify.inputs import input_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from deepspeed.pipe import LayerSpec, PipelineModule
+    from torch import fx, nn
+
+    from partitioner.cost import Units
+    from partitioner.costed import CostedGraph
+    from partitioner.options import Options
+    from partitioner.runtime.batch import BatchAdapter
+
+__all__ = ["Plan", "StagePlan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A model's stages, proven optimal up to ``gap``."""
+
+    costed: CostedGraph
+    problem: Problem
+    units: Units
+    assignment: Assignment
+    options: Options
+
+    def __str__(self) -> str:
+        """Return the report as text."""
+        return plan_text(self.to_dict())
+
+    # -- what was decided -------------------------------------------------------------
+
+    @property
+    def graph(self) -> ModelGraph:
+        """The recorded model."""
+        return self.costed.graph
+
+    @cached_property
+    def score(self) -> Score:
+        """Time and memory of every stage."""
+        found = self.assignment
+        return score(self.problem, found.stage_of, found.recomputed)
+
+    @cached_property
+    def stages(self) -> tuple[StagePlan, ...]:
+        """Every stage: modules, parameters, FLOPs, times, memory, what it sends."""
+        return stage_plans(self.costed, self.score, self.placement)
+
+    @property
+    def objective_s(self) -> float:
+        """Predicted time of one training step."""
+        return self.assignment.objective_s
+
+    @property
+    def bound_s(self) -> float:
+        """No plan has a shorter step (under the same prices)."""
+        return self.assignment.bound_s
+
+    @property
+    def gap(self) -> float:
+        """Relative distance between objective and bound; 0: proven optimal."""
+        return self.assignment.gap
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Stage and activation checkpoint of every node."""
+        stage_of: dict[fx.Node, int] = {}
+        block_of: dict[fx.Node, str] = {}
+        for unit, nodes in enumerate(self.units.nodes):
+            block = self.problem.units[unit].block
+            for node in nodes:
+                if info(node).kind != "compute":
+                    continue
+                stage_of[node] = self.assignment.stage_of[unit]
+                if self.assignment.recomputed[unit]:
+                    block_of[node] = self.problem.block_names[block]
+        return Placement(
+            stages=self.options.stages, stage_of=stage_of, block_of=block_of
+        )
+
+    @cached_property
+    def layers(self) -> Layers:
+        """The segments of the pipeline, before DeepSpeed builds them."""
+        return emit(self.graph, self.placement)
+
+    # -- training ---------------------------------------------------------------------
+
+    def layer_specs(self) -> list[LayerSpec]:
+        """Return one ``LayerSpec`` for each segment; each holds the user's modules.
+
+        Raises:
+            EmitError: The plan cannot be turned into segments.
+        """
+        return layer_specs(self.layers)
+
+    def pipeline_module(
+        self,
+        loss_fn: Callable[[Any, Any], Any] | None = None,
+        **pipeline_module_kwargs: Any,
+    ) -> PipelineModule:
+        """Build this rank's stage; joins the launcher's process group if needed.
+
+        All ranks use rank 0's plan, after comparing what it was made of.
+
+        Args:
+            loss_fn: ``loss_fn(output, labels) -> scalar`` on the model's own output
+                structure; None: the loss the model itself returns.
+            **pipeline_module_kwargs: For DeepSpeed's ``PipelineModule``.
+
+        Raises:
+            PlanMismatchError: Ranks recorded different models.
+            RuntimeGuardError: No launcher, a wrong world size, other versions.
+        """
+        return build_pipeline(
+            self.agreed_by, self.batch_fn, loss_fn, pipeline_module_kwargs
+        )
+
+    def agreed_by(self, agree: Callable[[dict[str, Any]], dict[str, Any]]) -> Plan:
+        """Return the plan that all ranks agreed on.
+
+        Args:
+            agree: Takes this rank's decisions, returns rank 0's.
+        """
+        told = agree(payload(self))
+        stage_of = tuple(told["stage_of"])
+        recomputed = tuple(told["recomputed"])
+        mine = self.assignment
+        if (stage_of, recomputed) == (mine.stage_of, mine.recomputed):
+            return self
+        assignment = replace(mine, stage_of=stage_of, recomputed=recomputed)
+        return replace(self, assignment=assignment)
+
+    def ds_config(self, **overrides: Any) -> dict[str, Any]:
+        """Return a DeepSpeed configuration for this plan.
+
+        Args:
+            **overrides: Entries to add or replace; dicts are merged.
+
+        Raises:
+            OptionError: An entry contradicts the plan.
+        """
+        return ds_config(self.graph, self.options, overrides)
+
+    @cached_property
+    def batch_fn(self) -> BatchAdapter:
+        """For ``engine.set_batch_fn``: dict, tuple or tensor → what each end needs."""
+        return batch_adapter(self.graph, self.layers)
+
+    def verify(self, inputs: Any = None) -> Verification:
+        """Run the cut model against the original, forward and backward.
+
+        Args:
+            inputs: One micro-batch, as ``example_inputs``; None: the example.
+
+        Raises:
+            PartitionerError: The model has no weights to run with.
+        """
+        tensors = input_tensors(self.graph, inputs)
+        return verify(self.graph, self.placement, tensors)
+
+    # -- files ------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, for reports and files (``schema_version`` 1)."""
+        return plan_dict(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON; an existing file is replaced as a whole.
+
+        Raises:
+            PartitionerError: The example inputs hold something JSON cannot.
+        """
+        save_plan(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module) -> Plan:
+        """Read a plan and bind it to the model it was made for.
+
+        Records and prices the model again (seconds), but solves nothing.
+
+        Args:
+            path: A file that :meth:`save` wrote.
+            model: The model; weights may differ, structure may not.
+
+        Raises:
+            PlanMismatchError: The file is no plan, or the model is another one.
+        """
+        return cls(**load_plan(path, model))

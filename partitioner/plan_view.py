@@ -1,0 +1,280 @@
+"""What a plan says of itself: a record for each stage, and the whole as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import partitioner
+from partitioner.cost.weights import read_weights
+from partitioner.costed import NodeCost
+from partitioner.emit.layers import is_differentiable
+from partitioner.graph import InputSpec, ModelGraph, info
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from torch import fx
+
+    from partitioner.costed import CostedGraph
+    from partitioner.emit import Placement
+    from partitioner.plan import Plan
+    from partitioner.solve import Score, StageScore
+
+__all__ = ["StagePlan", "plan_dict", "stage_plans"]
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """One stage: what it runs and what that costs, for one micro-batch."""
+
+    index: int
+    modules: tuple[str, ...]
+    """Paths of whole modules; "… (part)" where a cut goes through one."""
+    parameters: int
+    """Elements of the parameters it holds, tied ones included."""
+    forward_flops: int
+    backward_flops: int
+    checkpointed: tuple[str, ...]
+    """Blocks whose activations are recomputed."""
+    score: StageScore
+
+    @property
+    def forward_s(self) -> float:
+        """Forward time."""
+        return self.score.forward_s
+
+    @property
+    def backward_s(self) -> float:
+        """Backward time, recomputation not included."""
+        return self.score.backward_s
+
+    @property
+    def time_s(self) -> float:
+        """Forward, backward, recomputation and communication."""
+        return self.score.time_s
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak memory."""
+        return self.score.memory_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent forwards over the boundary after it."""
+        return self.score.sent_bytes
+
+
+def stage_plans(
+    costed: CostedGraph, score: Score, placement: Placement
+) -> tuple[StagePlan, ...]:
+    """Describe every stage."""
+    graph = costed.graph
+    weights = read_weights(graph)
+    nodes = _nodes_by_stage(graph, placement)
+    return tuple(
+        StagePlan(
+            index=index,
+            modules=tuple(_module_names(graph, nodes[index])),
+            parameters=sum(
+                weight.numel
+                for weight in {w for node in nodes[index] for w in weights[node]}
+                if weight.is_parameter
+            ),
+            forward_flops=sum(costed.costs[n].forward_flops for n in nodes[index]),
+            backward_flops=sum(costed.costs[n].backward_flops for n in nodes[index]),
+            checkpointed=tuple(
+                dict.fromkeys(
+                    placement.block_of[node].rpartition("@")[0]
+                    for node in nodes[index]
+                    if node in placement.block_of
+                )
+            ),
+            score=stage,
+        )
+        for index, stage in enumerate(score.stages)
+    )
+
+
+def _nodes_by_stage(
+    graph: ModelGraph, placement: Placement
+) -> list[list[fx.Node]]:
+    """Return the nodes that each stage runs; the loss part is the last stage's."""
+    found: list[list[fx.Node]] = [[] for _ in range(placement.stages)]
+    for node in graph.graph.nodes:
+        if node in placement.stage_of:
+            found[placement.stage_of[node]].append(node)
+        elif info(node).kind == "late":
+            found[-1].append(node)
+    return found
+
+
+def _module_names(graph: ModelGraph, nodes: Iterable[fx.Node]) -> list[str]:
+    """Name the outermost modules that are whole here, and parts where nothing is."""
+    here = set(nodes)
+    names: dict[fx.Node, str] = {}
+    parts: dict[str, set[fx.Node]] = {}
+    for span in graph.spans:  # outer calls come first
+        placed = {n for n in span.nodes if info(n).kind in ("compute", "late")}
+        if placed and placed <= here:
+            for node in placed:
+                names.setdefault(node, span.path)
+        elif placed & here:
+            parts[span.path] = placed & here
+    found: dict[str, None] = {}
+    for node in graph.graph.nodes:
+        if node in here and node in names:
+            found[names[node]] = None
+        elif node in here and node.op == "call_module":
+            found[str(node.target)] = None
+        elif node in here:
+            _name_part(node, parts, names, found)
+    return list(found)
+
+
+def _name_part(
+    node: fx.Node,
+    parts: Mapping[str, set[fx.Node]],
+    names: Mapping[fx.Node, str],
+    found: dict[str, None],
+) -> None:
+    """Name the innermost opened module of a loose node, if nothing else does."""
+    inner = ""
+    for path, inside in parts.items():
+        if node in inside and len(path) > len(inner):
+            inner = path
+    whole_inside = any(
+        other in names or other.op == "call_module" for other in parts.get(inner, ())
+    )
+    if inner and not whole_inside:
+        found[f"{inner} (part)"] = None
+
+
+def plan_dict(plan: Plan) -> dict[str, Any]:
+    """Return the plan as plain data, ``schema_version`` 1."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "fx-partitioner plan",
+        "provenance": _provenance(plan),
+        "options": {
+            **plan.options.to_dict(),
+            "device": plan.costed.profile.name,
+        },
+        "inputs": [_input(spec) for spec in plan.graph.inputs],
+        "objective_s": plan.objective_s,
+        "bound_s": plan.bound_s,
+        "gap": plan.gap,
+        "bubble_share": plan.score.bubble_share,
+        "bottleneck_stage": plan.score.bottleneck,
+        "stages": [_stage(plan, stage) for stage in plan.stages],
+        "boundaries": _boundaries(plan),
+        "ties": [
+            {"parameter": tie.name, "stages": list(tie.stages)}
+            for tie in plan.layers.ties
+        ],
+        "assumptions": list(plan.graph.assumptions),
+        "warnings": list(plan.assignment.warnings),
+        "unpriced": [
+            {
+                "operator": item.operator,
+                "count": item.count,
+                "where": f"{item.module or 'the root'} ({item.source})",
+            }
+            for item in plan.costed.unpriced
+        ],
+        "units": {
+            unit.name: stage
+            for unit, stage in zip(
+                plan.problem.units, plan.assignment.stage_of, strict=True
+            )
+        },
+        "recomputed_units": [
+            unit.name
+            for unit, again in zip(
+                plan.problem.units, plan.assignment.recomputed, strict=True
+            )
+            if again
+        ],
+    }
+
+
+def _provenance(plan: Plan) -> dict[str, Any]:
+    kind = type(plan.graph.model)
+    return {
+        "fx_partitioner": partitioner.__version__,
+        "torch": torch.__version__,
+        "model_class": f"{kind.__module__}.{kind.__qualname__}",
+        "fingerprint": plan.graph.fingerprint,
+        "solver": plan.assignment.solver,
+        "proof": plan.assignment.proof,
+        "solve_s": plan.assignment.solve_s,
+        "profile": plan.costed.profile.name,
+        "dtype": str(plan.graph.dtype).removeprefix("torch."),
+    }
+
+
+def _input(spec: InputSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "shape": list(spec.shape),
+        "dtype": str(spec.dtype).removeprefix("torch."),
+        "free": [dim for dim, symbol in enumerate(spec.symbols) if symbol >= 0],
+    }
+
+
+def _stage(plan: Plan, stage: StagePlan) -> dict[str, Any]:
+    score = stage.score
+    return {
+        "index": stage.index,
+        "modules": list(stage.modules),
+        "parameters": stage.parameters,
+        "forward_flops": stage.forward_flops,
+        "backward_flops": stage.backward_flops,
+        "forward_s": score.forward_s,
+        "backward_s": score.backward_s,
+        "recompute_s": score.recompute_s,
+        "communication_s": score.communication_s,
+        "time_s": score.time_s,
+        "memory_bytes": score.memory_bytes,
+        "memory": {
+            name: getattr(score, name)
+            for name in (
+                "static_bytes",
+                "saved_bytes",
+                "received_bytes",
+                "recompute_peak_bytes",
+                "wire_bytes",
+            )
+        },
+        "memory_limit_bytes": plan.options.memory_limit_bytes,
+        "sent_bytes": score.sent_bytes,
+        "checkpointed": list(stage.checkpointed),
+    }
+
+
+def _boundaries(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {
+            "after_stage": stage,
+            "values": [_value(node) for node in values if info(node).outputs],
+        }
+        for stage, values in enumerate(plan.layers.boundaries)
+    ]
+
+
+def _value(node: fx.Node) -> dict[str, Any]:
+    facts = info(node)
+    meta = facts.outputs[0]
+    return {
+        "name": node.name,
+        "unit": facts.id,
+        "shape": list(meta.shape),
+        "dtype": str(meta.dtype).removeprefix("torch."),
+        "bytes": meta.nbytes,
+        "differentiable": is_differentiable(meta),
+        "source": facts.source,
+    }
