@@ -83,6 +83,13 @@ def _trilinear(*args: Any, **_: Any) -> int:
     return 4 * int(args[0].shape[0] * args[1].numel())
 
 
+def _grouped(left: Any, right: Any, *_: Any, **__: Any) -> int:
+    """Price one product per group; each row (or column) belongs to one group only."""
+    if left.dim() > right.dim():
+        return 2 * int(left.shape[-2] * right.numel())
+    return 2 * int(left.numel() * right.shape[-1])
+
+
 def _distances(left: Any, right: Any, *_: Any, **__: Any) -> int:
     return 2 * int(left.numel() * right.shape[-2])
 
@@ -100,6 +107,7 @@ FORMULAS: Mapping[str, Callable[..., int]] = {
     "vdot": _dot,
     "addr": _outer,
     "addbmm": _add_batched,
+    "_grouped_mm": _grouped,
     "_trilinear": _trilinear,
     "_euclidean_dist": _distances,
     "_cdist_forward": _distances,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["leaf_call", "leaf_key"]
 
+_INTERNALS = frozenset(vars(nn.Module())) - {"training"}
 _PLAIN = (type(None), bool, int, float, str, torch.dtype)
 
 
@@ -39,7 +40,7 @@ def leaf_key(model: nn.Module, path: str) -> tuple[Any, ...]:
             tuple(
                 (key, _comparable(value))
                 for key, value in vars(module).items()
-                if not key.startswith("_") or key in {"_qkv_same_embed_dim"}
+                if key not in _INTERNALS
             ),
         )
         for name, module in model.get_submodule(path).named_modules()
@@ -51,14 +52,14 @@ def _comparable(value: object) -> Any:
         return (type(value), value)
     if isinstance(value, tuple | list):
         return tuple(map(_comparable, value))
-    if isinstance(value, type) or (callable(value) and not vars_of(value)):
+    if isinstance(value, type) or (callable(value) and not _attributes(value)):
         return value
     return id(value)
 
 
-def vars_of(value: object) -> dict[str, Any]:
-    """Return the attributes of an object, none for those that have no ``__dict__``."""
-    return getattr(value, "__dict__", {})
+def _attributes(value: object) -> dict[str, Any]:
+    found: dict[str, Any] = getattr(value, "__dict__", {})
+    return found
 
 
 def leaf_call(

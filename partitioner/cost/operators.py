@@ -95,7 +95,8 @@ _POOLING = """
     _upsample_nearest_exact3d upsample_trilinear3d affine_grid_generator
 """
 _LOSSES = """
-    _ctc_loss binary_cross_entropy huber_loss l1_loss mse_loss multi_margin_loss
+    _ctc_loss binary_cross_entropy binary_cross_entropy_with_logits huber_loss l1_loss
+    mse_loss multi_margin_loss
     multilabel_margin_loss_forward nll_loss2d_forward nll_loss_forward smooth_l1_loss
     soft_margin_loss
 """

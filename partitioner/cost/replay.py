@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -109,14 +111,14 @@ class Replay:
         trace = NodeTrace(forward=KernelTrace(), backward=KernelTrace())
         facts = info(node)
         leaves: list[torch.Tensor] = []
-        with self._mode, _modes(facts.region):
+        with _quiet(), self._mode, _modes(facts.region):
             make = _maker(leaves, copy=bool(facts.writes))
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             call = self._callable(node, leaves)
             with trace.forward:
                 result = call(*args, **kwargs)
         if any(meta.requires_grad for meta in facts.outputs):
-            with self._mode, trace.backward:
+            with _quiet(), self._mode, trace.backward:
                 _run_backward(result, leaves)
         return trace
 
@@ -190,6 +192,19 @@ def _run_backward(result: Any, leaves: list[torch.Tensor]) -> None:
         return
     gradients = [torch.empty_like(output) for output in outputs]
     torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch from saying again what the recording has already made it say."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.disabled = was_disabled
 
 
 @contextlib.contextmanager

@@ -1,0 +1,96 @@
+"""DeviceProfile: what a roofline needs to know about one accelerator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from partitioner.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["TENSOR_CORES", "DeviceProfile", "OperatorClass"]
+
+OperatorClass = Literal["matmul", "convolution", "attention", "other"]
+"""What an operator's reachable share of the peak depends on."""
+
+TENSOR_CORES: Mapping[OperatorClass, float] = {
+    "matmul": 0.78,
+    "convolution": 0.25,
+    "attention": 0.60,
+    "other": 1.0,
+}
+"""Shares of the dense peak that eager kernels reach: an H200 under torch 2.11 measured
+0.71-0.84 (products, bfloat16 and float32), 0.12-0.31 (convolutions, channels first),
+0.40-0.69 (fused attention of width 64, the masked half counted)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProfile:
+    """One accelerator as a roofline sees it; public, so users can describe their own.
+
+    Args:
+        name: Shown in reports.
+        memory_bytes: What a stage may use.
+        peak_flops: Dense peak in FLOP/s by dtype name (``"bfloat16"``); one
+            multiply-add is two FLOPs. ``"tfloat32"``, if there, is what float32
+            convolutions use (torch's default, unlike matrix products).
+        memory_bandwidth: Bytes per second to and from the device's memory.
+        link_bandwidth: Bytes per second to a neighbour, one direction.
+        link_latency_s: Seconds before the first byte of a message arrives.
+        launch_s: Fixed cost of one kernel in seconds.
+        source: Where the figures come from.
+        efficiency: Share of ``peak_flops`` an operator class reaches.
+        bandwidth_efficiency: Share of ``memory_bandwidth`` that kernels reach (an
+            H200 measured 0.91 for a plain sum, 0.43 for softmax and layer norm).
+    """
+
+    name: str
+    memory_bytes: int
+    peak_flops: Mapping[str, float]
+    memory_bandwidth: float
+    link_bandwidth: float
+    link_latency_s: float
+    launch_s: float
+    source: str
+    efficiency: Mapping[OperatorClass, float] = field(
+        default_factory=lambda: dict(TENSOR_CORES)
+    )
+    bandwidth_efficiency: float = 0.65
+
+    def __post_init__(self) -> None:
+        """Refuse figures a roofline would divide by.
+
+        Raises:
+            OptionError: A rate is not positive, or ``peak_flops`` lacks float32.
+        """
+        if "float32" not in self.peak_flops:
+            raise OptionError(
+                f"profile {self.name!r}: peak_flops has no entry 'float32'",
+                hint="add it: other dtypes fall back to it",
+            )
+        rates = {
+            "memory_bytes": self.memory_bytes,
+            "memory_bandwidth": self.memory_bandwidth,
+            "link_bandwidth": self.link_bandwidth,
+            **{f"peak_flops[{name!r}]": x for name, x in self.peak_flops.items()},
+            **{f"efficiency[{name!r}]": x for name, x in self.efficiency.items()},
+        }
+        for name, value in rates.items():
+            if not value > 0:
+                raise OptionError(
+                    f"profile {self.name!r}: {name} is {value}, must be above 0"
+                )
+
+    def flops_per_s(self, dtype: str, operator_class: OperatorClass) -> float:
+        """Return the reachable FLOP/s; unknown dtypes compute at float32's rate."""
+        if dtype == "float32" and operator_class == "convolution":
+            dtype = "tfloat32"
+        peak = self.peak_flops.get(dtype, self.peak_flops["float32"])
+        return peak * self.efficiency.get(operator_class, 1.0)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Reachable bytes per second to and from memory."""
+        return self.memory_bandwidth * self.bandwidth_efficiency
