@@ -17,6 +17,7 @@ __all__ = ["ParameterTie", "sum_tied_gradient"]
 # counts if several are there: the bf16 optimizer's high-precision gradient, ZeRO-1's
 # accumulator in another dtype, autograd's own.
 _SLOTS = ("grad", "grad_accum", "_hp_grad")
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +49,17 @@ def sum_tied_gradient(parameter: nn.Parameter, group: Any) -> None:
         RuntimeGuardError: This stage has no gradient where its optimizer must.
     """
     filled = [i for i, slot in enumerate(_SLOTS) if _in(parameter, slot) is not None]
-    mine = max(filled, default=-1)
-    highest = torch.tensor([mine], device=parameter.device)
-    comm.all_reduce(highest, op=comm.ReduceOp.MAX, group=group)
-    if highest.item() < 0:
+    slot = max(filled, default=-1)
+    gradient = _in(parameter, _SLOTS[slot]) if filled else None
+    kind = -1 if gradient is None else _DTYPES.index(gradient.dtype)
+    # A stage without a gradient learns from the others what kind it lacks.
+    agreed = torch.tensor([slot, kind], device=parameter.device)
+    comm.all_reduce(agreed, op=comm.ReduceOp.MAX, group=group)
+    slot, kind = agreed.tolist()
+    if slot < 0:
         return
-    slot = _SLOTS[int(highest.item())]
-    gradient = _in(parameter, slot)
     if gradient is None:
-        gradient = _zero_gradient(parameter, slot)
+        gradient = _zero_gradient(parameter, _SLOTS[slot], _DTYPES[kind])
     comm.all_reduce(gradient, group=group)
 
 
@@ -65,14 +68,13 @@ def _in(parameter: nn.Parameter, slot: str) -> Tensor | None:
     return gradient
 
 
-def _zero_gradient(parameter: nn.Parameter, slot: str) -> Tensor:
+def _zero_gradient(parameter: nn.Parameter, slot: str, dtype: torch.dtype) -> Tensor:
     if slot == "_hp_grad":  # it is a slice of the optimizer's own memory
         raise RuntimeGuardError(
             "a tied parameter got no gradient on one of its stages in the first batch, "
             "which DeepSpeed's bf16 optimizer cannot handle",
             hint="use ZeRO stage 1",
         )
-    dtype = torch.float32 if slot == "grad_accum" else parameter.dtype
     gradient = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     setattr(parameter, slot, gradient)
     return gradient

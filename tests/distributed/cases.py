@@ -144,6 +144,29 @@ class Tied(Parts):
         self.get_submodule("head").weight = self.get_submodule("embed").weight
 
 
+class LateHead(nn.Module):
+    """Uses its tied weight from the second batch on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Linear(WIDTH, VOCABULARY)
+        self.other = nn.Linear(WIDTH, VOCABULARY)
+        self.calls = 0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.calls += 1
+        head = self.other if self.calls <= MICRO_BATCHES else self.shared
+        result: Tensor = head(hidden)
+        return result
+
+
+class LateTied(Parts):
+    def __init__(self) -> None:
+        super().__init__(embed=nn.Embedding(VOCABULARY, WIDTH), head=LateHead())
+        shared = self.get_submodule("head.shared")
+        shared.weight = self.get_submodule("embed").weight
+
+
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), target.flatten())
 
@@ -164,6 +187,23 @@ def tied(bounds: tuple[int, ...], **options: Any) -> Case:
             ),
         ),
         **{"clipping": 0.05, **options},
+    )
+
+
+def late_tied() -> Case:
+    return Case(
+        build=LateTied,
+        parts=[Part(path="embed"), Part(path="head")],
+        bounds=(0, 1, 2),
+        batches=tokens,
+        forward=supervised(cross_entropy),
+        loss_fn=cross_entropy,
+        ties=(
+            ParameterTie(
+                name="embed.weight", aliases=("head.shared.weight",), stages=(0, 1)
+            ),
+        ),
+        clipping=0.05,
     )
 
 
@@ -279,6 +319,22 @@ CASES = {
         (0, 2, 3),
         config={"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}},
     ),
+    "tied-2-bf16-zero-fp32": lambda: tied(
+        (0, 2, 3),
+        config={
+            "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 1},
+            "data_types": {"grad_accum_dtype": "fp32"},
+        },
+    ),
+    "tied-2-zero-accumulator": lambda: tied(
+        (0, 2, 3),
+        config={
+            "zero_optimization": {"stage": 1},
+            "data_types": {"grad_accum_dtype": "bf16"},
+        },
+    ),
+    "tied-late": late_tied,
     "plain": lambda: recomputed(checkpointed=False),
     "checkpointed": lambda: recomputed(checkpointed=True),
     "labelled": labelled,

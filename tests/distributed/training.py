@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -142,8 +143,9 @@ def run_pipeline(case: Case) -> Outcome:
 
 def _pipeline(case: Case) -> PartitionedPipelineModule:
     model = _build(case)
-    if "bf16" in case.config:  # what the engine will do to the parameters
-        model.to(torch.bfloat16)
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        if name in case.config:  # what the engine will do to the parameters
+            model.to(dtype)
     wires = _wires(case, model)
     specs = []
     for index, part in enumerate(case.parts):
@@ -216,8 +218,8 @@ def _item(values: Sequence[Any], index: int) -> Any:
 
 
 def _wires(case: Case, model: nn.Module) -> list[WireSpec]:
-    """Describe the values before each part by running the model once."""
-    state = {name: value.clone() for name, value in model.state_dict().items()}
+    """Describe the values before each part by running a copy of the model once."""
+    model = copy.deepcopy(model)
     batch = case.batches(0)[0][0]
     inputs = batch[0] if case.adapter is None else case.adapter(batch)[0]
     values = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -233,7 +235,6 @@ def _wires(case: Case, model: nn.Module) -> list[WireSpec]:
                 )
             )
         )
-    model.load_state_dict(state)
     return wires
 
 
