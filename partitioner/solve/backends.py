@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import json
+import math
 import os
 import re
 import signal
@@ -21,7 +23,7 @@ import pulp
 from partitioner.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["SOLVERS", "Outcome", "require_solver", "run_solver"]
 
@@ -40,6 +42,8 @@ class Outcome:
     status: Status
     values: dict[str, float] = field(default_factory=dict)
     """Value of each variable by name; empty if there is no solution."""
+    bound: float = -math.inf
+    """Proven lower bound on the objective, as far as the solver said one."""
     reason: str = ""
     """Why it failed or stopped, in words."""
 
@@ -81,42 +85,56 @@ def run_solver(model: Any, *, solver: str, gap: float, time_limit_s: float) -> O
             return Outcome(status="stopped", reason="the time limit struck")
         make = _highs_command if solver == "highs" else _cbc_command
         command = make(program, answer, gap, max(0.1, left_s * GRACE_SHARE))
-        reason = _run(command, left_s)
-        if not answer.exists():
-            stopped = reason == TIMED_OUT
-            return Outcome(
-                status="stopped" if stopped else "failed",
-                reason=reason or "it wrote no answer",
-            )
+        reason, log = _run(command, left_s, Path(folder) / "log")
         read = _read_highs if solver == "highs" else _read_cbc
-        try:
-            return read(answer.read_text(encoding="utf-8"))
-        except (ValueError, KeyError, IndexError) as error:
-            return Outcome(status="failed", reason=f"unreadable answer: {error}")
+        return _outcome(read, answer, reason, log)
 
 
 TIMED_OUT = "it was stopped at the time limit"
 
 
-def _run(command: Sequence[str], limit_s: float) -> str:
-    """Run a command, kill it and its children at the limit; return what went wrong."""
+def _outcome(
+    read: Callable[[str], Outcome], answer: Path, reason: str, log: str
+) -> Outcome:
+    """Read the answer if there is one, else say why there is none."""
+    bound = _logged_bound(log)
+    if not answer.exists():
+        if reason == TIMED_OUT:
+            return Outcome(status="stopped", reason=reason, bound=bound)
+        return Outcome(status="failed", reason=reason or "it wrote no answer")
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        said = read(answer.read_text(encoding="utf-8"))
+    except (ValueError, KeyError, IndexError) as error:
+        return Outcome(status="failed", reason=f"its answer is unreadable: {error}")
+    return dataclasses.replace(said, bound=max(bound, said.bound))
+
+
+def _run(command: Sequence[str], limit_s: float, log: Path) -> tuple[str, str]:
+    """Run a command and kill it and its children at the limit.
+
+    Returns:
+        What went wrong (empty if nothing), and what the command printed.
+    """
+    try:
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
     except OSError as error:
-        return f"it could not be started: {error}"
+        return f"it could not be started: {error}", ""
+    reason = TIMED_OUT
     try:
         code = process.wait(timeout=limit_s)
+        reason = f"it exited with code {code}" if code else ""
     except subprocess.TimeoutExpired:
-        return TIMED_OUT
+        pass
     finally:
         _kill(process)
-    return f"it exited with code {code}" if code else ""
+    return reason, log.read_text(encoding="utf-8", errors="replace")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -146,6 +164,18 @@ def _cbc_command(
     ]
 
 
+def _logged_bound(log: str) -> float:
+    """Return the last bound in CBC's log: of the root, of the tree, or at the end."""
+    pattern = (
+        r"(?:Continuous objective value is|best possible|Lower bound:)\s+(\S+?)[\s),]"
+    )
+    found = re.findall(pattern, log)
+    try:
+        return float(found[-1]) if found else -math.inf
+    except ValueError:
+        return -math.inf
+
+
 def _read_cbc(text: str) -> Outcome:
     """Read CBC's solution file: a status line, then ``index name value cost``."""
     head, *rows = text.splitlines()
@@ -153,14 +183,18 @@ def _read_cbc(text: str) -> Outcome:
     if "infeasible" in head:
         return Outcome(status="infeasible")
     if "no integer solution" in head or "unbounded" in head:
-        return Outcome(status="stopped", reason=head)
+        return Outcome(status="stopped", reason=_head_reason(head))
     values = {}
     for row in rows:
         _, name, value, *_ = row.replace("**", " ").split()
         values[name] = float(value)
     if re.match(r"optimal\b", head):
         return Outcome(status="optimal", values=values)
-    return Outcome(status="stopped", values=values, reason=head)
+    return Outcome(status="stopped", values=values, reason=_head_reason(head))
+
+
+def _head_reason(head: str) -> str:
+    return f"it ended as: {head.split(' - objective', maxsplit=1)[0].strip()}"
 
 
 # ---------------------------------------------------------------- HiGHS
@@ -183,5 +217,8 @@ def _highs_command(
 def _read_highs(text: str) -> Outcome:
     said = json.loads(text)
     return Outcome(
-        status=said["status"], values=said["values"], reason=said.get("reason", "")
+        status=said["status"],
+        values=said["values"],
+        bound=said["bound"],
+        reason=said["reason"],
     )

@@ -33,6 +33,8 @@ FIRST_PLAN_SHARE = 0.25
 """Share of the time limit for the program to find a plan where slicing found none."""
 MOST_BINARIES = 12_000
 """Programs with more binary variables are not written: they would not end in time."""
+BINARIES_PER_S = 500
+"""Fewer are allowed when little time is left: writing the program takes time, too."""
 
 
 def solve(
@@ -102,7 +104,7 @@ def _require_options(problem: Problem, gap: float, time_limit_s: float) -> None:
         (not time_limit_s > 0, f"time_limit_s={time_limit_s} is not above 0"),
         (
             len(problem.in_flight) != problem.stages,
-            f"in_flight has {len(problem.in_flight)} entries for {problem.stages} stages",
+            f"in_flight has {len(problem.in_flight)} entries, not {problem.stages}",
         ),
         (not problem.units, "the problem has no units"),
     )
@@ -186,7 +188,7 @@ class _Search:
     # ------------------------------------------------------------ bound
 
     def _raise_bound(self, bound_s: float, rule: str) -> None:
-        if bound_s > self.bound_s:
+        if bound_s > self.bound_s or not self.proof:
             self.bound_s = bound_s
             self.proof = rule
 
@@ -244,7 +246,7 @@ class _Search:
         longest_s = math.inf if target_s is None else _longest_s(groups, target_s)
         windows = reach(groups).windows(longest_s)
         size = int((windows.latest - windows.earliest).sum())
-        if size > MOST_BINARIES:
+        if size > min(MOST_BINARIES, BINARIES_PER_S * limit_s):
             reason = f"the program is too large ({size} binary variables)"
             self.warnings.append(f"{self.solver}: not asked, {reason}")
             return None, Outcome(status="stopped", reason=reason)
@@ -258,13 +260,25 @@ class _Search:
         )
         if outcome.status in ("failed", "stopped"):
             self.warnings.append(f"{self.solver}: {outcome.reason}")
+        self._bound_by_program(program, outcome, target_s)
         if not outcome.values:
             return None, outcome
         stage_of = groups.stage_of_units(program.stage_of_groups(outcome.values))
-        if outcome.status == "optimal":
-            bound_s = program.objective_s(outcome.values) * (1 - ratio - TOLERANCE)
-            self._raise_bound(bound_s, f"integer program solved ({self.solver})")
         return candidate_of(self.problem, stage_of, self.solver), outcome
+
+    def _bound_by_program(
+        self, program: Program, outcome: Outcome, target_s: float | None
+    ) -> None:
+        """Take over what the solver proved: for steps below the target, or for all."""
+        above_s = math.inf if target_s is None else target_s
+        if outcome.status == "optimal":
+            bound_s = program.objective_s(outcome.values) * (1 - self.gap / 2)
+            rule = f"integer program solved ({self.solver})"
+        else:
+            bound_s = outcome.bound * program.scale_s
+            rule = f"relaxation of the integer program ({self.solver})"
+        if outcome.status != "failed" and math.isfinite(bound_s):
+            self._raise_bound(min(bound_s * (1 - TOLERANCE), above_s), rule)
 
 
 def _longest_s(groups: Groups, target_s: float) -> float:

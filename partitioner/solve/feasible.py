@@ -134,7 +134,7 @@ def require_stages(problem: Problem) -> tuple[Groups, Sequence[int]]:
         if found is not None:
             return groups, found
         largest = largest_stages(groups)
-    if largest < stages:
+    if largest < stages and (largest or not trainable):
         raise TooManyStagesError(
             f"{stages} stages were asked for, but the model can be cut into at most"
             f" {largest}: every stage needs a trainable parameter of its own"
@@ -146,5 +146,5 @@ def require_stages(problem: Problem) -> tuple[Groups, Sequence[int]]:
         )
     raise InfeasibleError(
         f"the pins leave some of the {stages} stages without a trainable parameter",
-        hint=f"Remove a pin, or use {largest} stages.",
+        hint=f"Remove a pin, or use {largest} stages." if largest else "Remove a pin.",
     )

@@ -6,6 +6,7 @@ Usage: ``python highs_process.py PROGRAM.mps ANSWER.json GAP SECONDS``.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -27,7 +28,13 @@ def main(program: str, answer: str, gap: str, seconds: str) -> None:
         status = "infeasible"
     if status == "optimal" or model.sol_status == pulp.LpSolutionIntegerFeasible:
         values = {name: variable.value() for name, variable in variables.items()}
-    said = {"status": status, "values": values, "reason": pulp.LpStatus[model.status]}
+    bound = model.solverModel.getInfo().mip_dual_bound
+    said = {
+        "status": status,
+        "values": values,
+        "bound": bound if math.isfinite(bound) else -sys.float_info.max,
+        "reason": f"it ended as: {model.solverModel.getModelStatus().name}",
+    }
     Path(answer).write_text(json.dumps(said), encoding="utf-8")
 
 

@@ -86,7 +86,7 @@ class Problem:
     memory_limit_bytes: int | None = None
     """Per stage; None: no limit."""
     order_edges: tuple[tuple[int, int], ...] = ()
-    """Pairs (before, after) that carry no data: the first may not be on a later stage."""
+    """Pairs (before, after) without data: the first may not be on a later stage."""
     ties: tuple[Tie, ...] = ()
     checkpointing: Checkpointing = "auto"
     block_names: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A solved problem: where each unit runs, what is recomputed, and how good it is."""
+    """A solved problem: where units run, what is recomputed, and how good that is."""
 
     stage_of: tuple[int, ...]
     """Stage of each unit."""

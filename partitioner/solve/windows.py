@@ -68,7 +68,6 @@ class Reach:
             float(groups.work_s.sum()) / groups.problem.stages,
             float(groups.work_s.max()),
         )
-        low *= 1 - SLACK
         high = max(float(groups.work_s.sum()), low)
         if self.windows(high).empty:
             return high

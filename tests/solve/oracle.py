@@ -39,16 +39,22 @@ def recomputations(
 ) -> Iterator[tuple[bool, ...]]:
     """Yield every allowed choice of what to recompute."""
     parts = sorted(
-        {(s, u.block) for s, u in zip(stage_of, problem.units) if u.block >= 0}
+        {
+            (s, u.block)
+            for s, u in zip(stage_of, problem.units, strict=True)
+            if u.block >= 0
+        }
     )
+    subsets: Iterator[tuple[bool, ...]]
     if problem.checkpointing == "auto":
         subsets = itertools.product((False, True), repeat=len(parts))
     else:
         subsets = iter([(problem.checkpointing == "all",) * len(parts)])
     for subset in subsets:
-        chosen = dict(zip(parts, subset))
+        chosen = dict(zip(parts, subset, strict=True))
         yield tuple(
-            chosen.get((s, u.block), False) for s, u in zip(stage_of, problem.units)
+            chosen.get((s, u.block), False)
+            for s, u in zip(stage_of, problem.units, strict=True)
         )
 
 
@@ -78,10 +84,10 @@ def best_step_s(problem: Problem, order: tuple[int, ...] | None = None) -> float
 
 @st.composite
 def problems(
-    draw, *, max_units=7, limited=None, checkpointing=None, rich=True, stages=None
+    draw, *, max_units=7, limited=None, checkpointing=None, rich=True
 ) -> Problem:
     """Draw a small problem; numbers are few, so that ties and zeros are common."""
-    count = draw(st.integers(1, max_units))
+    count = draw(st.integers(2, max_units))
     seconds = st.sampled_from([0.0, 0.0, 0.5, 1.0, 2.0, 5.0])
     size = st.sampled_from([0, 0, 1, 4, 16])
     pins = st.sampled_from([None] * 12 + [0, -1]) if rich else st.none()
@@ -92,7 +98,7 @@ def problems(
             backward_s=draw(seconds),
             saved_bytes=draw(size),
             static_bytes=draw(size),
-            trainable=draw(st.sampled_from([True, True, False])),
+            trainable=draw(st.sampled_from([True, True, True, False])),
             block=draw(st.sampled_from([-1, 0, 0, 1, 2])),
             pinned_stage=draw(pins),
         )
@@ -114,7 +120,7 @@ def problems(
     pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
     edges = draw(st.lists(pairs, max_size=1)) if rich else []
     ties = draw(st.lists(st.tuples(pairs, size, st.booleans()), max_size=1 + rich))
-    stage_count = stages or draw(st.integers(1, 3))
+    stage_count = draw(st.sampled_from([1, 2, 2, 3, 3]))
     micro_batches = draw(st.sampled_from([1, 2, 4, 32]))
     has_limit = draw(st.booleans()) if limited is None else limited
     return Problem(
@@ -122,8 +128,10 @@ def problems(
         values=tuple(values),
         stages=stage_count,
         micro_batches=micro_batches,
-        in_flight=tuple(min(stage_count - s, micro_batches) for s in range(stage_count)),
-        memory_limit_bytes=draw(st.integers(4, 90)) if has_limit else None,
+        in_flight=tuple(
+            min(stage_count - s, micro_batches) for s in range(stage_count)
+        ),
+        memory_limit_bytes=draw(st.integers(20, 120)) if has_limit else None,
         order_edges=tuple((min(e), max(e)) for e in edges if e[0] != e[1]),
         ties=tuple(
             Tie(units=tuple(sorted(set(pair))), static_bytes=held, trainable=flag)

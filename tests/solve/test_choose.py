@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from partitioner.errors import (
     InfeasibleError,
@@ -12,15 +13,10 @@ from partitioner.errors import (
     OptionError,
     TooManyStagesError,
 )
-from partitioner.solve import check, score, solve
-from tests.solve.oracle import best_step_s, fits, problems, stage_assignments, unlimited
-
-few = settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-)
+from partitioner.solve import backends, check, solve
+from tests.solve.oracle import best_step_s, problems, unlimited
+from tests.solve.settings import thorough as few
+from tests.solve.toys import chain, layers
 
 
 def answer(problem, **options):
@@ -57,3 +53,148 @@ def test_bound_and_objective_enclose_the_optimum_at_any_gap(problem):
         assert found.gap <= 0.2 + 1e-6
     else:
         assert math.isinf(best_s)
+
+
+@few
+@given(problem=problems(limited=True, checkpointing="auto"))
+def test_choosing_is_no_worse_than_recomputing_all_or_nothing(problem):
+    found = answer(problem, gap=0.0)
+    for mode in ("none", "all"):
+        other = answer(dataclasses.replace(problem, checkpointing=mode), gap=0.0)
+        if other is not None:
+            assert found is not None
+            assert found.objective_s <= other.objective_s * (1 + 1e-5)
+
+
+@few
+@given(problem=problems(checkpointing="auto"))
+def test_nothing_is_recomputed_when_memory_suffices(problem):
+    roomy = dataclasses.replace(problem, memory_limit_bytes=10**9)
+    for ample in (roomy, unlimited(problem)):
+        found = answer(ample)
+        assert found is None or not any(found.recomputed)
+
+
+@few
+@given(problem=problems())
+def test_equal_problems_get_equal_answers(problem):
+    first, second = answer(problem), answer(problem)
+    if first is None or second is None:
+        assert first is second
+    else:
+        assert dataclasses.replace(first, solve_s=0.0) == dataclasses.replace(
+            second, solve_s=0.0
+        )
+
+
+# ---------------------------------------------------------------- no solver
+
+
+@pytest.fixture
+def open_problem():
+    """A problem whose gap the bounds alone cannot close."""
+    problem = chain(
+        (3.0, 2.0, 2.0, 3.0, 1.0, 4.0), hops=[2.0, 2.5, 2.0, 2.5, 2.0], stages=3
+    )
+    assert "integer program" in solve(problem, gap=0.0).proof
+    return problem
+
+
+@pytest.mark.parametrize("body", ["exit 1", "sleep 60"])
+def test_without_a_working_solver_the_slicing_is_returned_with_its_gap(
+    body, open_problem, tmp_path, monkeypatch
+):
+    script = tmp_path / "cbc"
+    script.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    script.chmod(0o755)
+    monkeypatch.setattr(backends, "_cbc_path", lambda: str(script))
+    started = time.monotonic()
+    found = solve(open_problem, gap=0.0, time_limit_s=2.0)
+    assert time.monotonic() - started < 15
+    assert found.solver == "order-dp"
+    assert found.gap > 0
+    assert found.bound_s <= best_step_s(open_problem)
+    assert len(found.warnings) == 1
+    assert check(open_problem, found) == []
+
+
+def test_highs_closes_the_gap_too(open_problem):
+    pytest.importorskip("highspy")
+    found = solve(open_problem, solver="highs", gap=0.0)
+    assert found.warnings == ()
+    assert found.objective_s == pytest.approx(best_step_s(open_problem))
+    assert found.gap <= 2e-6
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "named"),
+    [
+        ({"stages": 0, "in_flight": ()}, {}, "stages=0"),
+        ({"stages": -1, "in_flight": ()}, {}, "stages=-1"),
+        ({"micro_batches": 0}, {}, "micro_batches=0"),
+        ({"in_flight": (1,)}, {}, "in_flight"),
+        ({"units": (), "values": ()}, {}, "no units"),
+        ({}, {"gap": 1.0}, "gap=1.0"),
+        ({}, {"gap": -0.1}, "gap=-0.1"),
+        ({}, {"time_limit_s": 0.0}, "time_limit_s"),
+        ({}, {"solver": "glpk"}, "glpk"),
+    ],
+)
+def test_a_wrong_argument_is_named(change, options, named):
+    with pytest.raises(OptionError, match=named):
+        solve(dataclasses.replace(chain(), **change), **options)
+
+
+def test_the_largest_number_of_stages_is_named_and_works():
+    problem = chain((1.0,) * 5, stages=9, trainable=[True, False, True, True, False])
+    with pytest.raises(TooManyStagesError) as caught:
+        solve(problem)
+    assert caught.value.largest == 3
+    fewer = dataclasses.replace(problem, stages=3, in_flight=(3, 2, 1))
+    assert check(fewer, solve(fewer)) == []
+
+
+def test_nothing_trainable_is_told_as_such():
+    with pytest.raises(TooManyStagesError, match="requires_grad") as caught:
+        solve(chain(trainable=[False] * 4, stages=1))
+    assert caught.value.largest == 0
+
+
+def test_pins_that_starve_a_stage_are_told():
+    problem = chain((1.0,) * 4, stages=3, pins=[0, 0, 2, 2])
+    with pytest.raises(InfeasibleError, match="without a trainable parameter"):
+        solve(problem)
+
+
+def test_too_little_memory_is_told():
+    with pytest.raises(MemoryLimitError):
+        solve(chain(static=[10] * 4, memory_limit_bytes=5))
+
+
+# ---------------------------------------------------------------- size
+
+
+def test_one_stage_holds_everything():
+    problem = chain(stages=1)
+    found = solve(problem)
+    assert found.stage_of == (0,) * 4
+    assert found.gap == 0.0
+
+
+def test_thousands_of_units_take_seconds_and_end_within_the_gap():
+    problem = layers(100, 50, stages=8)
+    started = time.monotonic()
+    found = solve(problem, gap=0.01, time_limit_s=60.0)
+    assert time.monotonic() - started < 30
+    assert found.gap <= 0.01
+    assert found.warnings == ()
+
+
+def test_every_step_is_told():
+    told: list[str] = []
+    solve(chain(), progress=told.append)
+    assert told
+    assert all(isinstance(line, str) for line in told)

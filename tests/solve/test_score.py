@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from partitioner.solve import Tie, Value, score
+from tests.solve.toys import chain
+
+PROBLEM = dataclasses.replace(
+    chain(
+        (2.0, 4.0, 6.0),
+        stages=2,
+        micro_batches=3,
+        saved=[10, 20, 40],
+        static=[100, 200, 400],
+        blocks=[0, 0, 1],
+    ),
+    values=(
+        Value(producer=0, consumers=(1, 2), hop_s=0.5, wire_bytes=7),
+        Value(producer=1, consumers=(2,), hop_s=0.25, wire_bytes=3),
+    ),
+    ties=(Tie(units=(0, 2), static_bytes=1000),),
+)
+
+
+def test_times_of_a_problem_worked_out_by_hand():
+    first, second = score(PROBLEM, (0, 0, 1), (False, False, True)).stages
+    assert (first.forward_s, first.backward_s, first.recompute_s) == (3.0, 3.0, 0.0)
+    assert first.communication_s == second.communication_s == 0.75
+    assert second.recompute_s == 3.0
+    assert (first.time_s, second.time_s) == (6.75, 9.75)
+
+
+def test_step_bottleneck_and_bubble():
+    found = score(PROBLEM, (0, 0, 1), (False, False, True))
+    assert found.step_s == 6.75 + 9.75 + 2 * 9.75
+    assert found.bottleneck == 1
+    assert found.bubble_share == pytest.approx(1 - 3 * 16.5 / (2 * 36.0))
+
+
+def test_memory_of_a_problem_worked_out_by_hand():
+    first, second = score(PROBLEM, (0, 0, 1), (True, True, False)).stages
+    # Stage 0 holds two micro-batches; its block reads nothing from outside itself.
+    assert first.static_bytes == 100 + 200 + 1000
+    assert first.saved_bytes == 0
+    assert first.recompute_peak_bytes == 30
+    assert (first.received_bytes, first.wire_bytes, first.sent_bytes) == (0, 10, 10)
+    assert first.memory_bytes == 1300 + 30 + 10
+    # Stage 1 holds one: 40 saved, both values received twice, one buffer of them.
+    assert second.memory_bytes == 1400 + 40 + 20 + 10
+
+
+def test_a_recomputed_block_keeps_what_it_reads_from_outside():
+    _, second = score(PROBLEM, (0, 0, 1), (False, False, True)).stages
+    assert second.saved_bytes == 7 + 3
+    assert second.recompute_peak_bytes == 40
+
+
+def test_the_parts_of_a_block_on_two_stages_count_as_two_blocks():
+    first, second = score(PROBLEM, (0, 1, 1), (True, True, False)).stages
+    assert first.recompute_peak_bytes == 10
+    assert second.recompute_peak_bytes == 20
+    assert second.saved_bytes == 40 + 7  # block 0 reads the first value
+
+
+def test_a_value_that_skips_a_stage_crosses_every_boundary():
+    problem = dataclasses.replace(PROBLEM, stages=3, in_flight=(3, 2, 1))
+    stages = score(problem, (0, 1, 2), (False,) * 3).stages
+    assert [row.sent_bytes for row in stages] == [7, 10, 0]
+    assert [row.communication_s for row in stages] == [0.5, 1.25, 0.75]
+
+
+def test_equal_stages_have_the_bubble_of_gpipe():
+    problem = chain((1.0,) * 4, stages=4, micro_batches=8)
+    found = score(problem, (0, 1, 2, 3), (False,) * 4)
+    assert found.bubble_share == pytest.approx(3 / (8 + 3))
+
+
+def test_a_problem_without_work_has_no_bubble():
+    problem = chain((0.0, 0.0), stages=2)
+    assert score(problem, (0, 1), (False, False)).bubble_share == 0.0
