@@ -93,8 +93,16 @@ class Recorder(TorchFunctionMode):
             dtype=tensor.dtype,
             requires_grad=tensor.requires_grad,
             storage=self.storage_of(tensor),
-            order=memory_order(tensor),
+            order=self._unrecorded(memory_order, tensor),
         )
+
+    def _unrecorded(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call torch for our own purposes."""
+        before, self.in_leaf = self.in_leaf, True
+        try:
+            return function(*args)
+        finally:
+            self.in_leaf = before
 
     def know(self, tensor: torch.Tensor, ref: Ref) -> None:
         """Remember which result ``tensor`` is."""
@@ -261,8 +269,7 @@ class Recorder(TorchFunctionMode):
         if not isinstance(value, torch.Tensor) or id(value) in written:
             return value
         if id(value) in self.values or id(value) in self.fakes.names:
-            with torch.enable_grad() if value.requires_grad else torch.no_grad():
-                return value.view_as(value)
+            return self._unrecorded(alias, value)
         return value
 
     def _check_read(self, name: str, tensors: list[torch.Tensor]) -> None:
@@ -456,6 +463,12 @@ def custom_function(cls: type) -> Callable[..., Any]:
     apply.__name__ = f"{cls.__name__}_apply"
     apply.__module__ = cls.__module__
     return apply
+
+
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same tensor as another object."""
+    with torch.enable_grad() if tensor.requires_grad else torch.no_grad():
+        return tensor.view_as(tensor)
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
