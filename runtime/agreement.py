@@ -18,7 +18,7 @@ from partitioner.errors import PartitionerError, PlanMismatchError, RuntimeGuard
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["agree", "ensure_process_group", "raise_on_all_ranks", "versions"]
+__all__ = ["agree", "ensure_process_group", "gather", "raise_on_all_ranks", "versions"]
 
 _SHARED_MEMORY_OPERATOR = "deepspeed_shm_comm"
 _LAUNCH_HINT = "start the script with `torchrun --nproc-per-node N` or `deepspeed`"
@@ -130,7 +130,7 @@ def raise_on_all_ranks(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         failure = error
-    failures = {rank: told for rank, told in enumerate(_gather(_told(failure))) if told}
+    failures = {rank: told for rank, told in enumerate(gather(_told(failure))) if told}
     if failures:
         rank = min(failures)
         kind, message, hint = failures[rank]
@@ -160,7 +160,7 @@ def _compare(
     kind: str, mine: Any, what: str, error: type[PlanMismatchError | RuntimeGuardError]
 ) -> None:
     by_value: dict[str, list[int]] = {}
-    for rank, value in enumerate(_gather(mine)):
+    for rank, value in enumerate(gather(mine)):
         by_value.setdefault(json.dumps(value, sort_keys=True), []).append(rank)
     if len(by_value) > 1:
         found = "; ".join(
@@ -172,7 +172,8 @@ def _compare(
         )
 
 
-def _gather(mine: Any) -> list[Any]:
+def gather(mine: Any) -> list[Any]:
+    """Return what every rank brings, by rank; every rank must call it."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, mine)
     return found

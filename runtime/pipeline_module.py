@@ -16,7 +16,7 @@ from torch import nn
 from partitioner.errors import EmitError, OptionError, RuntimeGuardError
 from partitioner.runtime.agreement import ensure_process_group, raise_on_all_ranks
 from partitioner.runtime.loss import LossHead
-from partitioner.runtime.ties import ParameterTie, sum_tied_gradient
+from partitioner.runtime.ties import ParameterTie, check_ties, sum_tied_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -114,6 +114,7 @@ class PartitionedPipelineModule(PipelineModule):
                 for tie in self._ties
                 if self.stage_id in tie.stages
             }
+        check_ties(self._tied_parameters)
 
     def _index_tied_modules(self) -> dict[str, Any]:
         """Make one communication group for each tie and data-parallel replica.

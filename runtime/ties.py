@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from deepspeed import comm
 from torch import Tensor, nn
 
-from partitioner.errors import RuntimeGuardError
+from partitioner.errors import EmitError, RuntimeGuardError
+from partitioner.runtime.agreement import gather
 
-__all__ = ["ParameterTie", "sum_tied_gradient"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ParameterTie", "check_ties", "sum_tied_gradient"]
 
 # Where DeepSpeed's optimizers accumulate a parameter's gradient, and the one that
 # counts if several are there: the bf16 optimizer's high-precision gradient, ZeRO-1's
@@ -33,6 +37,32 @@ class ParameterTie:
     name: str
     stages: tuple[int, ...]
     aliases: tuple[str, ...] = ()
+
+
+def check_ties(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Compare the copies of each tied parameter before anything is sent.
+
+    Args:
+        parameters: This stage's copies by the tie's name; every rank must call.
+
+    Raises:
+        EmitError: Two stages hold different kinds of tensor; on all ranks.
+    """
+    mine = {
+        name: f"{tuple(each.shape)}, {each.dtype}, requires_grad={each.requires_grad}"
+        for name, each in parameters.items()
+    }
+    found: dict[str, set[str]] = {}
+    for kinds in gather(mine):
+        for name, kind in kinds.items():
+            found.setdefault(name, set()).add(kind)
+    for name, different in sorted(found.items()):
+        if len(different) > 1:
+            raise EmitError(
+                f"the copies of the tied parameter {name!r} differ between stages: "
+                f"{'; '.join(sorted(different))}",
+                hint="a tie holds one parameter; all its names must mean that one",
+            )
 
 
 def sum_tied_gradient(parameter: nn.Parameter, group: Any) -> None:

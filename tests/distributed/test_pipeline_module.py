@@ -74,6 +74,7 @@ def test_losses_parameters_and_buffers_equal_one_process(world, name):
     seen = set()
     for rank in ranks:
         close(torch.tensor(rank.losses), torch.tensor(expected.losses))
+        close(torch.tensor(rank.evaluated), torch.tensor(expected.evaluated))
         for key, value in rank.state.items():
             close(value, expected.state[key])
             seen.add(key)

@@ -74,14 +74,15 @@ class Case:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """Losses by step; parameters and buffers by original name; gradient norms."""
+    """Losses and gradient norms by step; the final state and evaluation loss."""
 
     losses: list[float]
     state: dict[str, Tensor]
     norms: list[float] = field(default_factory=list)
+    evaluated: float = 0.0
 
 
-def run_single(case: Case, replicas: int = 1, *, clip: bool = True) -> Outcome:
+def run_single(case: Case, replicas: int = 1) -> Outcome:
     """Train the whole model in this process with the same accumulation."""
     model = _build(case)
     optimizer = torch.optim.SGD(
@@ -89,9 +90,8 @@ def run_single(case: Case, replicas: int = 1, *, clip: bool = True) -> Outcome:
     )
     outcome = Outcome(losses=[], state={})
     _seed(1)
-    for step in zip(
-        *(case.batches(replica) for replica in range(replicas)), strict=True
-    ):
+    data = [case.batches(replica) for replica in range(replicas)]
+    for step in zip(*data, strict=True):
         micro_batches = list(itertools.chain(*step))
         for parameter in model.parameters():
             # DeepSpeed steps on zeros where a batch made no gradient, not on None.
@@ -101,11 +101,16 @@ def run_single(case: Case, replicas: int = 1, *, clip: bool = True) -> Outcome:
             loss = case.forward(model, batch)
             (loss / len(micro_batches)).backward()
             total += loss.item() / len(micro_batches)
-        limit = case.clipping if case.clipping and clip else float("inf")
+        limit = case.clipping if case.clipping else float("inf")
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
         optimizer.step()
         outcome.losses.append(total)
         outcome.norms.append(norm.item())
+    first = itertools.chain(*(batches[0] for batches in data))
+    with torch.no_grad():
+        model.eval()
+        losses = [case.forward(model, batch).item() for batch in first]
+    outcome.evaluated = sum(losses) / len(losses)
     for name, value in itertools.chain(
         model.named_parameters(remove_duplicate=False), model.named_buffers()
     ):
@@ -133,6 +138,7 @@ def run_pipeline(case: Case) -> Outcome:
         outcome.losses.append(loss.item())
         norm = engine.get_global_grad_norm()
         outcome.norms.append(0.0 if norm is None else float(norm))
+    outcome.evaluated = engine.eval_batch(iter(batches[0])).item()
     for layer in module.forward_funcs:
         for name, value in layer.state_dict().items():
             outcome.state[name] = value.detach().clone()
