@@ -61,12 +61,18 @@ class _Group(click.Group):
             raise _Failure(error) from error
 
 
-def _existing_parent(
+def _writable(
     _context: click.Context, _parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Refuse an unwritable place before minutes are spent on a plan for it."""
-    if path and not path.absolute().parent.is_dir():
-        message = f"folder {path.absolute().parent} does not exist"
+    """Refuse an unusable place before minutes are spent on a plan for it."""
+    if path is None:
+        return None
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        message = f"folder {parent} does not exist"
+        raise click.BadParameter(message)
+    if path.exists() and not path.is_file():
+        message = f"{path} exists and is not a regular file"
         raise click.BadParameter(message)
     return path
 
@@ -179,8 +185,8 @@ def main() -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    callback=_existing_parent,
+    type=click.Path(writable=True, path_type=Path),
+    callback=_writable,
     metavar="FILE",
     help="Also write the plan to FILE, for Plan.load.",
 )
@@ -253,8 +259,12 @@ def _show(
     as_json: bool,
 ) -> None:
     from partitioner.report.as_json import as_json as to_json
+    from partitioner.report.console import to_text
 
+    console = Console()
     if as_json:
         click.echo(to_json(document), nl=False)
+    elif console.is_terminal:
+        console.print(report(document))
     else:
-        Console().print(report(document))
+        click.echo(to_text(report(document), width=console.width), nl=False)

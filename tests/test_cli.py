@@ -193,6 +193,8 @@ def test_missing_file_is_an_error(target: str) -> None:
         ["inspect", "blocks.py", "--gap", "2"],
         ["inspect", "blocks.py", "--time-limit", "0"],
         ["inspect", "blocks.py", "-o", "absent/plan.json"],
+        ["inspect", "blocks.py", "-o", "/dev/null"],
+        ["inspect", "blocks.py", "-o", "."],
         ["inspect", "blocks.py", "--unknown"],
         ["undo", "blocks.py"],
     ],
@@ -206,9 +208,11 @@ def test_usage_errors_exit_with_2(target: str, arguments: list[str]) -> None:
 
 
 def test_unwritable_output_is_an_error(target: str) -> None:
-    result = run("inspect", target, "--device", "cpu", "-o", "/dev/full")
+    # Nothing can be created in /proc, not even by root.
+    result = run("inspect", target, "--device", "cpu", "-o", "/proc/plan.json")
     assert result.exit_code == 1
-    assert "error: the plan could not be written to /dev/full" in result.stderr
+    assert result.stdout == ""
+    assert "error: the plan could not be written to /proc/plan.json" in result.stderr
 
 
 def test_version_is_the_package_version() -> None:
@@ -246,4 +250,5 @@ def test_module_runs_as_a_program_without_colour(target: str, encoding: str) -> 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Sequential: 2 stages, ")
     assert "\x1b" not in done.stdout
+    assert all(line == line.rstrip() for line in done.stdout.splitlines())
     assert "Traceback" not in done.stderr
