@@ -90,7 +90,7 @@ def test_neighbours_can_be_imported_on_import_and_later(folder: Path) -> None:
     write(folder, "from neighbour_a import Net\nmodel = Net()", "sub/model.py")
     path_before = list(sys.path)
     with open_target("sub/model.py"):
-        from neighbour_b import VALUE  # type: ignore[import-not-found]  # noqa: PLC0415
+        from neighbour_b import VALUE  # type: ignore[import-not-found]
 
         assert VALUE == 7
     assert sys.path == path_before
