@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from partitioner.cost import units
+from partitioner import Plan
+from partitioner.cost import Units, units
 from partitioner.emit import Placement
 from partitioner.graph import ModelGraph, info
+from partitioner.solve import Assignment
 
 
 def random_placement(
@@ -19,6 +22,28 @@ def random_placement(
     Every stage gets at least one trainable unit, as DeepSpeed demands.
     """
     found = units(SimpleNamespace(graph=graph))  # type: ignore[arg-type]
+    stage_of_unit = _random_stages(graph, found, stages, rng)
+    stage_of = {
+        node: stage
+        for nodes, stage in zip(found.nodes, stage_of_unit, strict=True)
+        for node in nodes
+        if info(node).kind == "compute"
+    }
+    block_of = _blocks(graph, rng) if checkpoint else {}
+    return Placement(stages=stages, stage_of=stage_of, block_of=block_of)
+
+
+def random_assignment(plan: Plan, rng: random.Random) -> Assignment:
+    """Cut a plan at random places; what is recomputed stays as it is planned."""
+    stages = plan.options.stages
+    stage_of = tuple(_random_stages(plan.graph, plan.units, stages, rng))
+    return replace(plan.assignment, stage_of=stage_of)
+
+
+def _random_stages(
+    graph: ModelGraph, found: Units, stages: int, rng: random.Random
+) -> list[int]:
+    """Return the stage of every unit: inputs first, the loss part last."""
     computing = [
         index
         for index, nodes in enumerate(found.nodes)
@@ -38,13 +63,13 @@ def random_placement(
         bounds = [0, *cuts, len(computing)]
         if all(any(trainable[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)):
             break
-    stage_of = {}
+    stage_of = [
+        0 if all(info(node).kind == "input" for node in nodes) else stages - 1
+        for nodes in found.nodes
+    ]
     for place, index in enumerate(computing):
-        for node in found.nodes[index]:
-            if info(node).kind == "compute":
-                stage_of[node] = sum(place >= cut for cut in cuts)
-    block_of = _blocks(graph, rng) if checkpoint else {}
-    return Placement(stages=stages, stage_of=stage_of, block_of=block_of)
+        stage_of[index] = sum(place >= cut for cut in cuts)
+    return stage_of
 
 
 def _trains(graph: ModelGraph, nodes: Any) -> bool:
