@@ -76,8 +76,7 @@ def _bottleneck(stage: Mapping[str, Any]) -> str:
 def _gap(plan: Mapping[str, Any]) -> str:
     if plan["gap"] <= _PROVEN_GAP:
         return "optimal (proven for the prices used)"
-    best = format_seconds(plan["bound_s"])
-    return f"{format_share(plan['gap'])}: no plan takes less than {best}"
+    return f"within {format_share(plan['gap'])} of the best step time possible"
 
 
 def _solver(provenance: Mapping[str, Any]) -> str:
