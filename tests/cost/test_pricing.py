@@ -90,14 +90,17 @@ def test_equal_nodes_run_once(monkeypatch):
 
 
 def test_settings_of_a_module_keep_prices_apart():
-    model = nn.Sequential(nn.Conv1d(4, 4, 3, padding=1), nn.Conv1d(4, 4, 3, padding=9))
-    graph = capture(model, example_inputs=torch.randn(2, 4, 8), dtype=None)
+    # The first is apart from the others, since its input needs no gradient.
+    layers = [nn.Conv1d(4, 4, 3, padding=padding) for padding in (1, 1, 9)]
+    graph = capture(
+        nn.Sequential(*layers), example_inputs=torch.randn(2, 4, 8), dtype=None
+    )
 
     costed = price(graph, profile=resolve("cpu"))
 
     flops = [cost.forward_flops for cost in costed.costs.values()]
-    assert flops[1] == 2 * 2 * 4 * 4 * 3 * 8
-    assert flops[2] == 2 * 2 * 4 * 4 * 3 * (8 + 16)
+    assert flops[2] == 2 * 2 * 4 * 4 * 3 * 8
+    assert flops[3] == 2 * 2 * 4 * 4 * 3 * (8 + 16)
 
 
 def test_the_users_module_is_left_as_it_was():
