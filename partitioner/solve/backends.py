@@ -66,7 +66,9 @@ def require_solver(solver: str) -> None:
         )
 
 
-def run_solver(model: Any, *, solver: str, gap: float, time_limit_s: float) -> Outcome:
+def run_solver(
+    model: Any, *, solver: str, gap: float, time_limit_s: float, relax: bool = False
+) -> Outcome:
     """Solve a PuLP model; never raises for what the solver does.
 
     Args:
@@ -74,12 +76,13 @@ def run_solver(model: Any, *, solver: str, gap: float, time_limit_s: float) -> O
         solver: One of `SOLVERS`.
         gap: Relative gap at which the solver may call a solution optimal.
         time_limit_s: Wall-clock seconds after which the solver is killed.
+        relax: Let integer variables take fractions: a lower bound, quickly.
     """
     deadline = time.monotonic() + time_limit_s
     with tempfile.TemporaryDirectory(prefix="partitioner-") as folder:
         program = Path(folder) / "program.mps"
         answer = Path(folder) / "answer"
-        model.writeMPS(str(program))
+        model.writeMPS(str(program), mip=not relax)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             return Outcome(status="stopped", reason="the time limit struck")

@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from partitioner.solve.feasible import witness
 from partitioner.solve.intervals import (
     Intervals,
@@ -22,10 +24,10 @@ from partitioner.solve.recompute import recompute_costs, recomputed_units, table
 from partitioner.solve.score import score
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from partitioner.solve.groups import Groups
-    from partitioner.solve.intervals import BlockRead, Floats
+    from partitioner.solve.intervals import BlockRead, Floats, Pairs
     from partitioner.solve.order_dp import Slicing
     from partitioner.solve.orders import Order
     from partitioner.solve.problem import Problem
@@ -113,9 +115,9 @@ def slice_orders(laid: Laid, *, choose: bool, deadline: float) -> Candidate | No
         The best legal assignment found, or None.
     """
     problem = laid.groups.problem
-    coarse = max(COARSE_BOUNDS, BOUNDS_PER_STAGE * problem.stages)
     if choose:
         return _best_choosing(laid, deadline)
+    coarse = max(COARSE_BOUNDS, BOUNDS_PER_STAGE * problem.stages)
     found = _best(laid, laid.tables(coarse), deadline)
     if found is None and len(laid.groups) > coarse:
         found = _best(laid, islice(laid.tables(FINE_BOUNDS), FINE_ORDERS), deadline)
@@ -123,30 +125,52 @@ def slice_orders(laid: Laid, *, choose: bool, deadline: float) -> Candidate | No
 
 
 def _best(laid: Laid, tables: Iterator[Intervals], deadline: float) -> Candidate | None:
+    """Slice coarse tables, then move the cuts of the best on finer ones."""
     best: Candidate | None = None
+    place: tuple[Intervals, Slicing] | None = None
     for table in tables:
-        best, _ = _slice(laid, table, table.stage_costs(), best)
+        best, sliced = _slice(laid, table, table.stage_costs(), best)
+        if sliced is not None:
+            place = table, sliced
         if best is not None and time.monotonic() > deadline:
             break
-    return best
+    return best if place is None else _refine(laid, *place, best, _plain_costs)
 
 
 def _best_choosing(laid: Laid, deadline: float) -> Candidate | None:
-    """Choose recomputation on coarse tables, then move the cuts on finer ones."""
+    """Choose recomputation on coarse tables, and move the cuts of each."""
     problem = laid.groups.problem
     most = max(table_size(problem), 3 * problem.stages)
     best: Candidate | None = None
-    for coarse in islice(laid.tables(most), CHOOSING_ORDERS):
-        best, sliced = _slice(laid, coarse, recompute_costs(coarse), best)
-        table = coarse
-        for _ in range(REFINEMENTS if len(laid.groups) > most else 0):
-            if sliced is not None:
-                table, pairs = refined(table, sliced.cuts, most)
-                costs = recompute_costs(table, pairs=pairs)
-                best, sliced = _slice(laid, table, costs, best)
+    for table in islice(laid.tables(most), CHOOSING_ORDERS):
+        best, sliced = _slice(laid, table, recompute_costs(table), best)
+        if sliced is not None:
+            best = _refine(laid, table, sliced, best, recompute_costs)
         if best is not None and time.monotonic() > deadline:
             break
     return best
+
+
+def _refine(
+    laid: Laid,
+    table: Intervals,
+    sliced: Slicing,
+    best: Candidate | None,
+    price: Callable[[Intervals, Pairs], list[Floats]],
+) -> Candidate | None:
+    """Move the cuts of a slicing to positions that its table left out."""
+    most = len(table)
+    for _ in range(REFINEMENTS if len(laid.groups) > most else 0):
+        table, pairs = refined(table, sliced.cuts, most)
+        best, finer = _slice(laid, table, price(table, pairs), best)
+        if finer is None:
+            break
+        sliced = finer
+    return best
+
+
+def _plain_costs(table: Intervals, pairs: Pairs) -> list[Floats]:
+    return [np.where(pairs, cost, math.inf) for cost in table.stage_costs()]
 
 
 def _slice(

@@ -33,7 +33,9 @@ FIRST_PLAN_SHARE = 0.25
 """Share of the time limit for the program to find a plan where slicing found none."""
 MOST_BINARIES = 12_000
 """Programs with more binary variables are not written: they would not end in time."""
-BINARIES_PER_S = 500
+MOST_BINARIES_CHOOSING = 1_500
+"""The same where recomputation is chosen: above it, only the relaxation is solved."""
+BINARIES_PER_S = 250
 """Fewer are allowed when little time is left: writing the program takes time, too."""
 
 
@@ -210,7 +212,7 @@ class _Search:
             if left_s <= 0:
                 self.warnings.append("the time limit struck before the gap was closed")
                 break
-            share = max(self.gap / 2, TOLERANCE)
+            share = max(self.gap * (1 - TOLERANCE), TOLERANCE)
             target_s = best.step_s * (1 - share)
             self.tell(f"is there a step below {target_s:.6g} s?")
             better, absent = self._below(laid, target_s, left_s)
@@ -253,30 +255,44 @@ class _Search:
         program = Program(
             groups, windows, laid.reads, target_s=target_s, longest_s=longest_s
         )
-        ratio = self.gap / 2
-        left_s = limit_s - (time.monotonic() - started)
+        relax = self._may_choose and size > MOST_BINARIES_CHOOSING
         outcome = run_solver(
-            program.model, solver=self.solver, gap=ratio, time_limit_s=left_s
+            program.model,
+            solver=self.solver,
+            gap=self.gap / 2,
+            time_limit_s=limit_s - (time.monotonic() - started),
+            relax=relax,
         )
+        self._take_bound(program, outcome, target_s, relax=relax)
         if outcome.status in ("failed", "stopped"):
             self.warnings.append(f"{self.solver}: {outcome.reason}")
-        self._bound_by_program(program, outcome, target_s)
-        if not outcome.values:
+        elif relax and outcome.values:
+            self.warnings.append(
+                f"{self.solver}: only the relaxation was solved, as {size} binary"
+                " variables are too many where recomputation is chosen"
+            )
+        if relax or not outcome.values:
             return None, outcome
         stage_of = groups.stage_of_units(program.stage_of_groups(outcome.values))
         return candidate_of(self.problem, stage_of, self.solver), outcome
 
-    def _bound_by_program(
-        self, program: Program, outcome: Outcome, target_s: float | None
+    def _take_bound(
+        self,
+        program: Program,
+        outcome: Outcome,
+        target_s: float | None,
+        *,
+        relax: bool,
     ) -> None:
         """Take over what the solver proved: for steps below the target, or for all."""
         above_s = math.inf if target_s is None else target_s
+        rule = f"relaxation of the integer program ({self.solver})"
+        bound_s = outcome.bound * program.scale_s
         if outcome.status == "optimal":
-            bound_s = program.objective_s(outcome.values) * (1 - self.gap / 2)
-            rule = f"integer program solved ({self.solver})"
-        else:
-            bound_s = outcome.bound * program.scale_s
-            rule = f"relaxation of the integer program ({self.solver})"
+            bound_s = program.objective_s(outcome.values)
+            if not relax:
+                rule = f"integer program solved ({self.solver})"
+                bound_s *= 1 - self.gap / 2
         if outcome.status != "failed" and math.isfinite(bound_s):
             self._raise_bound(min(bound_s * (1 - TOLERANCE), above_s), rule)
 

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from partitioner.solve.groups import Groups
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
+Pairs: TypeAlias = "npt.NDArray[np.bool_]"
+"""Marks intervals of a table, shape (m + 1, m + 1)."""
 
 __all__ = [
     "BlockRead",
     "Floats",
     "Intervals",
+    "Pairs",
     "block_reads",
     "choose_bounds",
     "refined",

@@ -101,7 +101,7 @@ def _parts(problem: Problem, stage_of: Sequence[int]) -> dict[tuple[int, int], P
 
 
 def recompute_costs(
-    table: Intervals, *, pairs: npt.NDArray[np.bool_] | None = None
+    table: Intervals, pairs: npt.NDArray[np.bool_] | None = None
 ) -> list[Floats]:
     """Return the stage costs of a table, with the least recomputation that fits.
 
