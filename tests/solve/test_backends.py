@@ -94,6 +94,19 @@ def test_solvers_agree_and_their_bound_is_below_the_optimum(solver):
     assert 0 < outcome.bound * program.scale_s <= objective_s * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("solver", ["cbc", "highs"])
+def test_the_relaxation_is_a_bound_below_the_optimum(solver):
+    if solver == "highs":
+        pytest.importorskip("highspy")
+    program = program_of(PROBLEM)[1]
+    outcome = run_solver(
+        program.model, solver=solver, gap=0.0, time_limit_s=60.0, relax=True
+    )
+    assert outcome.status == "optimal"
+    bound_s = program.objective_s(outcome.values)
+    assert 0 < bound_s < best_step_s(PROBLEM)
+
+
 def test_the_last_bound_in_the_log_counts():
     log = "Continuous objective value is 3.5 - 0.1 seconds\n best possible 4.25), took"
     assert backends._logged_bound(log) == 4.25

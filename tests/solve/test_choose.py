@@ -13,7 +13,7 @@ from partitioner.errors import (
     OptionError,
     TooManyStagesError,
 )
-from partitioner.solve import backends, check, solve
+from partitioner.solve import backends, check, choose, solve
 from tests.solve.oracle import best_step_s, problems, unlimited
 from tests.solve.settings import thorough as few
 from tests.solve.toys import chain, layers
@@ -124,6 +124,32 @@ def test_highs_closes_the_gap_too(open_problem):
     assert found.warnings == ()
     assert found.objective_s == pytest.approx(best_step_s(open_problem))
     assert found.gap <= 2e-6
+
+
+@pytest.fixture
+def tight_problem():
+    """A problem that must recompute, with a gap that only the program closes."""
+    problem = chain(
+        (3.0, 2.0, 2.0, 3.0, 1.0, 4.0),
+        hops=[0.25] * 5,
+        stages=3,
+        saved=[20, 30, 20, 30, 20, 40],
+        memory_limit_bytes=110,
+    )
+    assert any(solve(problem, gap=0.0).recomputed)
+    return problem
+
+
+@pytest.mark.parametrize(
+    "limit", ["MOST_BINARIES_CHOOSING", "MOST_BINARIES", "BINARIES_PER_S"]
+)
+def test_too_large_a_program_leaves_an_honest_gap(limit, tight_problem, monkeypatch):
+    monkeypatch.setattr(choose, limit, 0)
+    found = solve(tight_problem, gap=0.0)
+    best_s = best_step_s(tight_problem)
+    assert found.bound_s < best_s <= found.objective_s * (1 + 1e-9)
+    assert len(found.warnings) == 1
+    assert check(tight_problem, found) == []
 
 
 # ---------------------------------------------------------------- bad input

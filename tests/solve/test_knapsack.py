@@ -47,3 +47,13 @@ def test_many_equal_parts_are_chosen_at_once():
     found = least_recompute(equal, 995.0)
     assert found is not None
     assert len(found) == 100
+
+
+def test_thousands_of_different_parts_end_at_the_branch_limit():
+    different = [
+        Part(forward_s=1.0 + i % 7, gain_bytes=10.0 + i, peak_bytes=5.0 + i)
+        for i in range(2000)
+    ]
+    found = least_recompute(different, 1_000_000.0)
+    assert found is not None
+    assert covers([different[index] for index in found], 1_000_000.0)
