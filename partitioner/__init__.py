@@ -25,6 +25,7 @@ from partitioner.errors import (
     TargetError,
     TooManyStagesError,
 )
+from partitioner.version import __version__
 
 if TYPE_CHECKING:
     from partitioner.api import inspect_model, partition
@@ -54,8 +55,6 @@ __all__ = [
     "inspect_model",
     "partition",
 ]
-
-__version__ = "0.1.0"
 
 _LAZY = {
     "DeviceProfile": "partitioner.cost.profiles",

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import partitioner
 from partitioner.cost.weights import read_weights
-from partitioner.costed import NodeCost
 from partitioner.emit.layers import is_differentiable
 from partitioner.graph import InputSpec, ModelGraph, info
+from partitioner.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -205,7 +204,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
 def _provenance(plan: Plan) -> dict[str, Any]:
     kind = type(plan.graph.model)
     return {
-        "fx_partitioner": partitioner.__version__,
+        "fx_partitioner": __version__,
         "torch": torch.__version__,
         "model_class": f"{kind.__module__}.{kind.__qualname__}",
         "fingerprint": plan.graph.fingerprint,

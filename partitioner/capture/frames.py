@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = ["Frame", "user_source"]
 
@@ -43,9 +46,16 @@ class Frame:
 
 
 def user_source() -> str:
-    """Return ``file:line`` of the innermost frame outside torch and this package."""
+    """Return ``file:line`` of the model's innermost frame outside torch.
+
+    Frames beyond the recorder's own ``run`` are whoever called the compiler: where
+    the model is all torch's (an ``nn.Sequential``), there is no line of the user's.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
+        code = frame.f_code
+        if code.co_name == "run" and code.co_filename.startswith(_OURS):
+            return ""
         name = _short(frame.f_code.co_filename)
         if name:
             return f"{name}:{frame.f_lineno}"

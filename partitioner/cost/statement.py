@@ -74,7 +74,7 @@ def problem(
             Tie(
                 units=readers,
                 static_bytes=_static_bytes(weights, optimizer),
-                trainable=any(weight.trainable for weight in weights),
+                trainable=False,
             )
             for readers, weights in owners.items()
             if len(readers) > 1
@@ -117,11 +117,12 @@ def _units(
     stages: int,
     optimizer: str,
 ) -> Iterable[Unit]:
+    # A stage needs a trainable parameter of its own: of a tie only the first copy
+    # counts, since DeepSpeed's bf16 optimizer fails where all are replicated.
     trains = {
-        unit
+        readers[0]
         for readers, weights in owners.items()
         if any(weight.trainable for weight in weights)
-        for unit in readers
     }
     for index, nodes in enumerate(found.nodes):
         cost = sum((costed.costs[node] for node in nodes), NodeCost())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from partitioner.errors import OptionError
-from partitioner.graph import ModelGraph
-from partitioner.options import Options
+
+if TYPE_CHECKING:
+    from partitioner.graph import ModelGraph
+    from partitioner.options import Options
 
 __all__ = ["ds_config"]
 
@@ -18,7 +20,7 @@ LEARNING_RATE = 1e-4
 
 _OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     # torch_adam: DeepSpeed's fused kernel would be compiled at start.
-    "adamw": ("AdamW", {"torch_adam": True}),
+    "adamw": ("AdamW", {"weight_decay": 0.01, "torch_adam": True}),
     "adam": ("Adam", {"torch_adam": True, "adam_w_mode": False}),
     "sgd": ("SGD", {}),
     "sgd-momentum": ("SGD", {"momentum": 0.9}),

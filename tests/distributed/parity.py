@@ -47,6 +47,8 @@ class Case:
 class Outcome:
     """What a run left behind; a rank has the state of its own stage."""
 
+    aliases: dict[str, str]
+    """Every parameter's name → the first name of the same tensor (original only)."""
     losses: list[float]
     state: dict[str, Tensor]
     norms: list[float]
@@ -99,7 +101,7 @@ def train_original(case: Case) -> Outcome:
     """Train the unpartitioned model in this process with the same accumulation."""
     model = MODELS[case.model].model(dropout=0.0)
     optimizer = make_optimizer(case, model.parameters())
-    outcome = Outcome(losses=[], state={}, norms=[], evaluated=0.0)
+    outcome = Outcome(aliases={}, losses=[], state={}, norms=[], evaluated=0.0)
     data = batches(case)
     for micro_batches in data:
         optimizer.zero_grad()
@@ -119,6 +121,9 @@ def train_original(case: Case) -> Outcome:
     outcome.evaluated = sum(losses) / len(losses)
     named = model.named_parameters(remove_duplicate=False)
     outcome.state = {name: value.detach().clone() for name, value in named}
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        outcome.aliases[name] = first.setdefault(id(parameter), name)
     outcome.state |= {name: b.detach().clone() for name, b in model.named_buffers()}
     return outcome
 
@@ -174,7 +179,7 @@ def _train_stage(case: Case) -> Outcome:
         config=config,
     )
     engine.set_batch_fn(plan.batch_fn)
-    outcome = Outcome(losses=[], state={}, norms=[], evaluated=0.0)
+    outcome = Outcome(aliases={}, losses=[], state={}, norms=[], evaluated=0.0)
     data = batches(case)
     for micro_batches in data:
         outcome.losses.append(engine.train_batch(iter(micro_batches)).item())
