@@ -141,8 +141,8 @@ def _tightest(problem: Problem) -> _Tightest | None:
 
 
 def _size(count: int) -> str:
-    """Return bytes in the largest binary unit below them."""
+    """Return bytes in the largest binary unit below them, rounded up to be enough."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if abs(count) >= 1 << power:
-            return f"{count / (1 << power):.2f} {unit}"
+            return f"{math.ceil(100 * count / (1 << power)) / 100:.2f} {unit}"
     return f"{count} B"

@@ -80,3 +80,10 @@ def test_in_flight_counts_grow_away_from_the_end_up_to_the_micro_batches():
     assert in_flight_for(problem, 2) == problem.in_flight
     assert in_flight_for(problem, 5) == (3, 3, 3, 2, 1)
     assert in_flight_for(problem, 1) == (1,)
+
+
+def test_a_limit_as_it_is_printed_is_enough():
+    heavy = chain((1.0,) * 4, stages=2, static=[1234567] * 4, memory_limit_bytes=100)
+    (said,) = re.findall(r"a limit of ([\d.]+) MiB", error_of(heavy).hint)
+    printed = dataclasses.replace(heavy, memory_limit_bytes=int(float(said) * 2**20))
+    assert check(printed, solve(printed)) == []
