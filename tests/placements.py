@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,8 @@ from partitioner.cost import Units, units
 from partitioner.emit import Placement
 from partitioner.graph import ModelGraph, info
 from partitioner.solve import Assignment
+
+MOST_TRIES = 10_000
 
 
 def random_placement(
@@ -40,8 +43,43 @@ def random_assignment(plan: Plan, rng: random.Random) -> Assignment:
     return replace(plan.assignment, stage_of=stage_of)
 
 
+def assignment_through(plan: Plan, pattern: str, rng: random.Random) -> Assignment:
+    """Cut a plan inside a module whose path matches, and elsewhere at random.
+
+    The pattern "" is glue: operations of modules that hold the repeated layers.
+    """
+    stages = plan.options.stages
+    stage_of = tuple(_random_stages(plan.graph, plan.units, stages, rng, pattern))
+    return replace(plan.assignment, stage_of=stage_of)
+
+
+def _inside(found: Units, computing: list[int], pattern: str) -> list[int]:
+    """Return the places between two units of one module call that matches."""
+    owners = []
+    for index in computing:
+        node = next(n for n in found.nodes[index] if info(n).kind == "compute")
+        # A leaf's own call is an operation of the module around it.
+        path = info(node).module
+        owners.append(path.rpartition(".")[0] if node.op == "call_module" else path)
+    return [
+        place
+        for place in range(1, len(computing))
+        if owners[place - 1] == owners[place] and _matches(owners[place], pattern)
+    ]
+
+
+def _matches(path: str, pattern: str) -> bool:
+    if pattern:
+        return re.search(pattern, path) is not None
+    return not any(part.isdigit() for part in path.split("."))
+
+
 def _random_stages(
-    graph: ModelGraph, found: Units, stages: int, rng: random.Random
+    graph: ModelGraph,
+    found: Units,
+    stages: int,
+    rng: random.Random,
+    pattern: str | None = None,
 ) -> list[int]:
     """Return the stage of every unit: inputs first, the loss part last."""
     computing = [
@@ -58,11 +96,20 @@ def _random_stages(
         ),
         default=0,
     )
-    while True:
+    through = None if pattern is None else _inside(found, computing, pattern)
+    for _ in range(MOST_TRIES):
         cuts = sorted(rng.sample(range(first, len(computing)), stages - 1))
+        if through is not None and not set(cuts) & set(through):
+            cuts[rng.randrange(len(cuts))] = rng.choice(through)
+            cuts.sort()
+        if cuts[0] < first or len(set(cuts)) < len(cuts):
+            continue
         bounds = [0, *cuts, len(computing)]
         if all(any(trainable[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)):
             break
+    else:
+        message = f"no legal cut through {pattern!r} was found"
+        raise AssertionError(message)
     stage_of = [
         0 if all(info(node).kind == "input" for node in nodes) else stages - 1
         for nodes in found.nodes

@@ -24,18 +24,16 @@ def unit_blocks(graph: ModelGraph, units: Units) -> tuple[list[int], tuple[str, 
 
     A block is the outermost module call on the way to a node that is an element of an
     ``nn.ModuleList`` or ``nn.Sequential``. A unit belongs to the block that all its
-    nodes share. A block that writes buffers (batch statistics) is none: recomputing
-    it would write twice.
+    nodes share. A block that writes buffers (batch statistics) is one like any other:
+    recomputation leaves buffers as the first run left them (``runtime.recompute``).
     """
     block_of = _node_blocks(graph)
-    barred = {block_of[node] for node in block_of if _writes_buffers(graph, node)}
     numbers: dict[str, int] = {}
     found = []
     for nodes in units.nodes:
         names = {block_of.get(node, "") for node in nodes}
         name = names.pop() if len(names) == 1 else ""
-        usable = name and name not in barred
-        found.append(numbers.setdefault(name, len(numbers)) if usable else -1)
+        found.append(numbers.setdefault(name, len(numbers)) if name else -1)
     return found, tuple(numbers)
 
 
@@ -58,17 +56,3 @@ def _is_repeated(model: nn.Module, path: str) -> bool:
         model.get_submodule(parent), nn.ModuleList | nn.Sequential
     )
 
-
-def _writes_buffers(graph: ModelGraph, node: fx.Node) -> bool:
-    """Whether a node writes a buffer that outlives the forward."""
-    if node.op == "call_module":
-        leaf = graph.model.get_submodule(str(node.target))
-        names = [f"{node.target}.{name}" for name, _ in leaf.named_buffers()]
-        canonical = {graph.aliases.get(name, name) for name in names}
-        return bool(canonical & graph.written_buffers)
-    written = set(info(node).writes)
-    return any(
-        info(source).kind == "weight"
-        and any(meta.storage in written for meta in info(source).outputs)
-        for source in node.all_input_nodes
-    )

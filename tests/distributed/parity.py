@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from partitioner import Plan, partition
 from tests.models import MODELS
-from tests.placements import random_assignment
+from tests.placements import assignment_through, random_assignment
 
 STEPS = 5
 Batch = Any
@@ -32,6 +32,8 @@ class Case:
     checkpointing: str = "none"
     cut_seed: int | None = None
     """None: the solver's own cut; a number: random legal cuts."""
+    through: str | None = None
+    """With a cut seed: one cut goes through a module whose path matches this."""
     clipping: float = 0.0
     steps: int = STEPS
 
@@ -53,7 +55,6 @@ class Outcome:
     state: dict[str, Tensor]
     norms: list[float]
     evaluated: float
-    cut_modules: tuple[str, ...] = ()
 
 
 def loss_of(model: str) -> Callable[[Any, Any], Tensor] | None:
@@ -167,7 +168,11 @@ def _train_stage(case: Case) -> Outcome:
         parameter.grad = None
     if case.cut_seed is not None:
         rng = random.Random(case.cut_seed)
-        plan = replace(plan, assignment=random_assignment(plan, rng))
+        if case.through is None:
+            assignment = random_assignment(plan, rng)
+        else:
+            assignment = assignment_through(plan, case.through, rng)
+        plan = replace(plan, assignment=assignment)
     module = plan.pipeline_module(loss_fn=loss_of(case.model))
     config = plan.ds_config(
         gradient_clipping=case.clipping, steps_per_print=10**9
@@ -191,7 +196,6 @@ def _train_stage(case: Case) -> Outcome:
             outcome.state[name] = value.detach().clone()
         for name, value in layer.named_buffers():
             outcome.state[name] = value.detach().clone()
-    outcome.cut_modules = plan.stages[dist.get_rank()].modules
     engine.destroy()
     dist.barrier()
     return outcome

@@ -115,6 +115,28 @@ def test_random_legal_cuts_train_like_the_original(model, stages):
     )
 
 
+ATTENTION, MLP, GLUE = r"attn|[Aa]ttention", r"mlp|DenseReluDense|\.output", ""
+RESIDUAL = r"stage\d\.\d"
+
+
+@pytest.mark.parametrize(
+    ("model", "through"),
+    [
+        ("gpt2", (ATTENTION, MLP, GLUE)),
+        ("t5", (ATTENTION, MLP, GLUE)),
+        ("bert", (ATTENTION, MLP, GLUE)),
+        ("resnet", (RESIDUAL, GLUE)),
+    ],
+)
+def test_cuts_through_attention_mlp_and_glue_train_like_the_original(model, through):
+    run(
+        [
+            Case(model=model, stages=3, cut_seed=seed, through=pattern, steps=3)
+            for seed, pattern in enumerate(through)
+        ]
+    )
+
+
 @pytest.mark.parametrize("model", ["gpt2-labels", "t5-labels", "llama", "vit"])
 def test_other_models_train_like_the_original(model):
     """Models that compute their own loss from dict batches, and two more families."""
