@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["compress_names"]
+__all__ = ["compress_names", "omit_repeats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,31 @@ def compress_names(names: Iterable[str]) -> list[str]:
         ['wte', 'h.0…2', 'ln_f']
     """
     return [str(run) for run in _runs(names)]
+
+
+def omit_repeats(names: Iterable[str]) -> list[str]:
+    """Replace what a name shares with the one above it by an ellipsis.
+
+    Args:
+        names: Dotted module names, in order.
+
+    Returns:
+        The same number of names; the first is whole.
+
+    Example:
+        >>> omit_repeats(["h.3.attn.c_attn", "h.3.attn.c_proj", "h.3.mlp", "ln_f"])
+        ['h.3.attn.c_attn', '….c_proj', '….mlp', 'ln_f']
+    """
+    shown: list[str] = []
+    above: list[str] = []
+    for name in names:
+        parts = name.split(".")
+        shared = 0
+        while shared < min(len(parts), len(above)) - 1 and parts[shared] == above[shared]:
+            shared += 1
+        shown.append(".".join(["…", *parts[shared:]]) if shared > 1 else name)
+        above = parts
+    return shown
 
 
 def _runs(names: Iterable[str]) -> Iterator[_Run]:

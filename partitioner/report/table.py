@@ -11,7 +11,7 @@ from rich.text import Text
 
 from partitioner.report.console import DEFAULT_WIDTH, to_text
 from partitioner.report.facts import facts_grid
-from partitioner.report.names import compress_names
+from partitioner.report.names import compress_names, omit_repeats
 from partitioner.report.units import (
     format_bytes,
     format_count,
@@ -105,7 +105,7 @@ def _stage_cells(stage: Mapping[str, Any]) -> list[Text]:
 
 
 def _modules(modules: list[str]) -> str:
-    names = compress_names(modules) or ["–"]
+    names = omit_repeats(compress_names(modules)) or ["–"]
     hidden = len(names) - _MODULES_SHOWN
     if hidden > 1:
         names = [*names[:_MODULES_SHOWN], f"… {hidden} more"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitioner.report.names import compress_names
+from partitioner.report.names import compress_names, omit_repeats
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,20 @@ def expand(name: str) -> list[str]:
 def test_no_name_is_lost_and_order_is_kept(names: list[str]) -> None:
     expanded = [name for text in compress_names(names) for name in expand(text)]
     assert expanded == names
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], []),
+        (["m.h.0", "m.h.1"], ["m.h.0", "….1"]),
+        (["m.h.3.a", "m.h.3.b.c", "m.norm"], ["m.h.3.a", "….b.c", "m.norm"]),
+        (["a.b", "a.b"], ["a.b", "a.b"]),
+        (["x.y.z", "x.y.z"], ["x.y.z", "….z"]),
+        (["x.y", "x.y.z"], ["x.y", "x.y.z"]),
+    ],
+)
+def test_what_a_name_shares_with_the_one_above_is_left_out(
+    names: list[str], expected: list[str]
+) -> None:
+    assert omit_repeats(names) == expected
