@@ -6,12 +6,14 @@ Made by ``partitioner.capture``; read by cost, emit and verify.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import fx, nn
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+    from torch import fx, nn
 
 __all__ = [
     "InputSpec",

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from partitioner.capture.merge import ByMode, refs
-from partitioner.capture.records import Call, DeviceRef, Path, Recording, Ref, SpanRecord
+from partitioner.capture.merge import ByMode
+from partitioner.capture.prune import refs
+from partitioner.capture.records import (
+    Call,
+    DeviceRef,
+    Path,
+    Recording,
+    Ref,
+    SpanRecord,
+)
 from partitioner.capture.sizes import FreeSize, SizeExpr
-from partitioner.capture.takes import Takes
-from partitioner.capture.tree import leaves, map_tree, relabel
+from partitioner.capture.tree import leaves, map_tree, relabel, tensor_paths
 from partitioner.graph import NodeInfo, NodeKind, Span, TensorMeta
 from partitioner.runtime.ops import by_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partitioner.capture.takes import Takes
 
 __all__ = ["GraphBuilder"]
 
@@ -46,7 +57,9 @@ class GraphBuilder:
             if call.kind != "input":
                 self._add_call(index, call)
         self.spans = tuple(self._span(record) for record in self.recording.spans)
-        found = [leaf for leaf in leaves(self.recording.output) if isinstance(leaf, Ref)]
+        found = [
+            leaf for leaf in leaves(self.recording.output) if isinstance(leaf, Ref)
+        ]
         node = self.graph.output(tuple(self.nodes[ref] for ref in found))
         node.meta["info"] = NodeInfo(id="output", kind="output", module="", source="")
 
@@ -221,8 +234,8 @@ class GraphBuilder:
         ]
         outputs = [
             (path, self.nodes[leaf])
-            for path, leaf in _template_paths(record.output)
-            if isinstance(leaf, Ref) and leaf in self.nodes
+            for path, leaf in tensor_paths(record.output)
+            if leaf in self.nodes
         ]
         return Span(
             path=record.path,
@@ -235,17 +248,6 @@ class GraphBuilder:
             opened_because=record.opened_because,
             parent=record.parent,
         )
-
-
-def _template_paths(structure: Any, path: Path = ()) -> Sequence[tuple[Path, Any]]:
-    items = getattr(structure, "items", None)
-    if not isinstance(items, list):
-        return [(path, structure)]
-    return [
-        found
-        for step, child in items
-        for found in _template_paths(child, (*path, step))
-    ]
 
 
 def _used_refs(recording: Recording) -> set[Ref]:

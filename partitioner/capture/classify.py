@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from torch import fx, nn
-
-from partitioner.capture.effects import Effects
 from partitioner.graph import NodeKind, info
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import fx, nn
+
+    from partitioner.capture.effects import Effects
 
 __all__ = ["classify"]
 
@@ -32,9 +36,7 @@ def _set_kind(node: fx.Node, kind: NodeKind) -> None:
     node.meta["info"] = replace(info(node), kind=kind)
 
 
-def _constants(
-    graph: fx.Graph, model: nn.Module, effects: Effects
-) -> set[fx.Node]:
+def _constants(graph: fx.Graph, model: nn.Module, effects: Effects) -> set[fx.Node]:
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     placed: set[fx.Node] = set()
     while True:
@@ -95,9 +97,7 @@ def _constant_given(
     return constants
 
 
-def _is_fixed_weight(
-    node: fx.Node, parameters: set[str], effects: Effects
-) -> bool:
+def _is_fixed_weight(node: fx.Node, parameters: set[str], effects: Effects) -> bool:
     return (
         node.op == "get_attr"
         and info(node).kind == "weight"

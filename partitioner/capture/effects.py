@@ -9,12 +9,15 @@ earlier one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torch import fx
 
 from partitioner.graph import info
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["Effects", "find_effects"]
 
@@ -78,18 +81,18 @@ def owner_of(node: fx.Node) -> fx.Node:
     return node
 
 
-def _users_of_weight(
-    graph: fx.Graph, storage: int, owner: str
-) -> frozenset[fx.Node]:
+def _users_of_weight(graph: fx.Graph, storage: int, owner: str) -> frozenset[fx.Node]:
     """Everything that reads or writes a written buffer runs on one stage."""
     module = owner.rpartition(".")[0]
     users: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op == "get_attr" and _touches(node, storage):
             users.update(node.users)
-        elif storage in info(node).writes:
-            users.add(node)
-        elif node.op == "call_module" and node.target == module:
+        elif (
+            storage in info(node).writes
+            or node.op == "call_module"
+            and node.target == module
+        ):
             users.add(node)
     return frozenset(users)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,7 +15,17 @@ from torch.nn.parameter import UninitializedTensorMixin
 
 from partitioner.errors import CaptureError
 
-__all__ = ["FakeWeights", "caches_off", "fake_weights", "make_fake", "untouched"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = [
+    "FakeWeights",
+    "caches_off",
+    "fake_weights",
+    "make_fake",
+    "refresh_flat_weights",
+    "untouched",
+]
 
 
 @dataclass(slots=True)
@@ -95,7 +104,7 @@ def fake_weights(model: nn.Module, dtype: torch.dtype | None) -> Iterator[FakeWe
                     fakes.names[id(fake)] = full
                 table[name] = made[id(tensor)]  # type: ignore[assignment]
                 fakes.aliases[full] = first[id(tensor)]
-        _refresh_flat_weights(module)
+        refresh_flat_weights(module)
     _alias_shared_modules(model, fakes.aliases)
     yield fakes
 
@@ -106,7 +115,7 @@ def _check_initialised(name: str, tensor: torch.Tensor) -> None:
         raise CaptureError(message, hint="run the model once before partitioning it")
 
 
-def _refresh_flat_weights(module: nn.Module) -> None:
+def refresh_flat_weights(module: nn.Module) -> None:
     """RNNs keep a second list of their weights, which must follow the swap."""
     names = module.__dict__.get("_flat_weights_names")
     if names is not None:

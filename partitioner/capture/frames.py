@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,9 @@ import torch
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["Frame", "user_source"]
+    from torch import nn
+
+__all__ = ["Frame", "forward_source", "user_source"]
 
 _OURS = str(Path(__file__).resolve().parent.parent)
 _TORCH = str(Path(torch.__file__).resolve().parent)
@@ -51,7 +54,7 @@ def user_source() -> str:
     Frames beyond the recorder's own ``run`` are whoever called the compiler: where
     the model is all torch's (an ``nn.Sequential``), there is no line of the user's.
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads source files
     while frame is not None:
         code = frame.f_code
         if code.co_name == "run" and code.co_filename.startswith(_OURS):
@@ -61,6 +64,14 @@ def user_source() -> str:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def forward_source(module: nn.Module) -> str:
+    """Return ``file:line`` of a module's forward."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    if code is None:
+        return ""
+    return f"{_short(code.co_filename) or code.co_filename}:{code.co_firstlineno}"
 
 
 @lru_cache(maxsize=4096)

@@ -74,7 +74,7 @@ def resolve_example(model: nn.Module, example_inputs: Any) -> Example:
     names = _names(model, [path for path, _ in leaves])
     inputs = tuple(
         InputSpec(name=name, path=path, shape=tuple(leaf.shape), dtype=leaf.dtype)
-        for name, (path, leaf) in zip(names, leaves)
+        for name, (path, leaf) in zip(names, leaves, strict=False)
     )
     return Example(args=args, kwargs=kwargs, inputs=inputs, notes=tuple(notes))
 

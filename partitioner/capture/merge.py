@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +11,16 @@ import torch
 
 from partitioner.capture.records import Call, Recording, Ref, SpanRecord
 from partitioner.capture.sizes import FreeSize, SizeExpr, fit
-from partitioner.capture.tree import leaves, map_tree, relabel
+from partitioner.capture.tree import map_tree, tensor_paths, trees_differ
 
-__all__ = ["ByMode", "Mismatch", "compare", "merge_modes", "merge_sizes", "prune"]
+__all__ = [
+    "ByMode",
+    "Mismatch",
+    "check_sizes",
+    "compare",
+    "merge_modes",
+    "merge_sizes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,119 +47,28 @@ class Mismatch(Exception):
         self.source = source
 
 
-def prune(recording: Recording) -> Recording:
-    """Drop operations without readers or effects (a random draw only Python read)."""
-    live = _live_calls(recording)
-    number = {old: new for new, old in enumerate(sorted(live))}
-
-    def leaf(value: Any) -> Any:
-        return replace(value, call=number[value.call]) if _is_ref(value) else value
-
-    def tree(value: Any) -> Any:
-        return map_tree(leaf, value)
-
-    for old in live:
-        call = recording.calls[old]
-        call.args, call.kwargs = tree(call.args), tree(call.kwargs)
-    _renumber_ids([recording.calls[old] for old in sorted(live)])
-    bounds = _renumbered_bounds(len(recording.calls), live)
-    spans: list[SpanRecord] = []
-    for span in recording.spans:
-        span.start, span.end = bounds[span.start], bounds[span.end]
-        span.args, span.kwargs = _known(span.args, number), _known(span.kwargs, number)
-        span.output = relabel(span.output, lambda v: _known(v, number))
-        spans.append(span)
-    return Recording(
-        calls=[recording.calls[old] for old in sorted(live)],
-        spans=spans,
-        output=relabel(recording.output, leaf),
-        notes=recording.notes,
-        draw_reads=recording.draw_reads,
-        weight_storages=recording.weight_storages,
-    )
-
-
-def _known(tree: Any, number: dict[int, int]) -> Any:
-    """Renumber; a dropped value becomes None (only dead results refer to it)."""
-
-    def leaf(value: Any) -> Any:
-        if not _is_ref(value):
-            return value
-        if value.call not in number:
-            return None
-        return replace(value, call=number[value.call])
-
-    return map_tree(leaf, tree)
-
-
-def _is_ref(value: Any) -> bool:
-    return isinstance(value, Ref)
-
-
-def refs(tree: Any) -> Iterator[Ref]:
-    """Yield the references of an argument tree."""
-    found: list[Ref] = []
-
-    def leaf(value: Any) -> Any:
-        if isinstance(value, Ref):
-            found.append(value)
-        return value
-
-    map_tree(leaf, tree)
-    return iter(found)
-
-
-def _live_calls(recording: Recording) -> set[int]:
-    live: set[int] = set()
-    waiting = [leaf.call for leaf in leaves(recording.output) if _is_ref(leaf)]
-    for index, call in enumerate(recording.calls):
-        if call.kind in ("input", "module") or call.writes:
-            waiting.append(index)
-    for span in recording.spans:
-        if not span.opened_because:
-            waiting += [ref.call for ref in refs((span.args, span.kwargs))]
-    while waiting:
-        index = waiting.pop()
-        if index in live:
-            continue
-        live.add(index)
-        call = recording.calls[index]
-        waiting += [ref.call for ref in refs((call.args, call.kwargs))]
-    return live
-
-
-def _renumber_ids(calls: Sequence[Call]) -> None:
-    """Count a module call's operations anew: an id depends on live operations only."""
-    counts: dict[str, int] = {}
-    for call in calls:
-        if call.kind in ("function", "method"):
-            frame = call.id.rpartition(":")[0]
-            number = counts.get(frame, 0)
-            counts[frame] = number + 1
-            call.id = f"{frame}:{number}"
-
-
-def _renumbered_bounds(count: int, live: set[int]) -> list[int]:
-    bounds, kept = [], 0
-    for index in range(count + 1):
-        bounds.append(kept)
-        kept += index in live
-    return bounds
-
-
 def compare(first: Recording, second: Recording) -> None:
-    """Check that two recordings have the same calls and module calls.
+    """Check that two recordings are the same, plain arguments included.
 
     Raises:
         Mismatch: At the first call that differs.
     """
-    for index, (a, b) in enumerate(zip(first.calls, second.calls)):
-        if (a.id, a.kind, a.target) != (b.id, b.kind, b.target):
-            raise Mismatch(f"{_name(a)} became {_name(b)}", index, a.source)
-        if [path for path, _ in a.outputs] != [path for path, _ in b.outputs]:
-            raise Mismatch(f"{_name(a)} has other results", index, a.source)
-        if a.kind == "constant" and not _same_constant(a, b):
-            raise Mismatch("a tensor made outside torch differs", index, a.source)
+
+    def refuse(values: Sequence[Any], where: Any, position: int) -> Any:
+        text = f"an argument differs ({values[0]!r}, {values[1]!r})"
+        raise Mismatch(text, position, getattr(where, "source", ""))
+
+    _merge([first.copy(), second], refuse)
+
+
+def _compare_structure(first: Recording, second: Recording) -> None:
+    """Check that two recordings have the same calls, module calls and outputs.
+
+    Raises:
+        Mismatch: At the first call that differs.
+    """
+    for index, (a, b) in enumerate(zip(first.calls, second.calls, strict=False)):
+        _compare_calls(index, a, b)
     shorter = min(len(first.calls), len(second.calls))
     if len(first.calls) != len(second.calls):
         _raise_longer(first, second, shorter)
@@ -160,6 +77,19 @@ def compare(first: Recording, second: Recording) -> None:
             raise Mismatch(f"the call of {span_a.path} differs", span_a.start, "")
     if len(first.spans) != len(second.spans):
         raise Mismatch("the number of module calls differs", shorter, "")
+    if trees_differ(first.output, second.output):
+        raise Mismatch("the model's output differs", shorter, "")
+
+
+def _compare_calls(index: int, a: Call, b: Call) -> None:
+    if (a.id, a.kind, a.target) != (b.id, b.kind, b.target):
+        raise Mismatch(f"{_name(a)} became {_name(b)}", index, a.source)
+    if [path for path, _ in a.outputs] != [path for path, _ in b.outputs]:
+        raise Mismatch(f"{_name(a)} has other results", index, a.source)
+    if a.region != b.region:
+        raise Mismatch(f"{_name(a)} runs under other modes", index, a.source)
+    if a.kind == "constant" and not _same_constant(a, b):
+        raise Mismatch("a tensor made outside torch differs", index, a.source)
 
 
 def _raise_longer(first: Recording, second: Recording, shorter: int) -> None:
@@ -225,8 +155,8 @@ def _like(first: Any, items: list[Any]) -> Any:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, float) and isinstance(b, float) and a != a and b != b:
-        return True
+    if isinstance(a, float) and isinstance(b, float) and math.isnan(a):
+        return math.isnan(b)
     return type(a) is type(b) and bool(a == b)
 
 
@@ -234,7 +164,7 @@ def _merge(recordings: Sequence[Recording], combine: Combine) -> Recording:
     """Return the first recording with merged arguments; unchanged on a mismatch."""
     base = recordings[0]
     for other in recordings[1:]:
-        compare(base, other)
+        _compare_structure(base, other)
     merged: list[tuple[Call | SpanRecord, Any]] = []
     for index, group in enumerate(zip(*(r.calls for r in recordings), strict=True)):
         trees = [(call.args, call.kwargs) for call in group]
@@ -271,6 +201,9 @@ def merge_modes(
         return ByMode(values[0], values[1])
 
     merged = _merge([train, evaluation], combine)
+    for span, other_span in zip(merged.spans, evaluation.spans, strict=True):
+        if tensor_paths(span.output) != tensor_paths(other_span.output):
+            span.opened_because = "it returns something else in eval mode"
     for call, other in zip(merged.calls, evaluation.calls, strict=True):
         call.draws |= other.draws
         call.writes = tuple(sorted({*call.writes, *other.writes}))
@@ -307,6 +240,22 @@ def merge_sizes(
             for k, (path, meta) in enumerate(call.outputs)
         ]
     return merged
+
+
+def check_sizes(merged: Recording, together: Recording, sizes: Sequence[int]) -> None:
+    """Check a merged recording against one with several sizes changed at once.
+
+    Raises:
+        Mismatch: An expression gives another integer than was recorded.
+    """
+
+    def combine(values: Sequence[Any], where: Any, position: int) -> Any:
+        if evaluate_sizes(values[0], sizes) != values[1]:
+            text = f"an integer follows no sum or product of the sizes ({values[1]})"
+            raise Mismatch(text, position, getattr(where, "source", ""))
+        return values[0]
+
+    _merge([merged, together], combine)
 
 
 def _varying(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import torch
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from partitioner.graph import Region, TensorMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
 
 __all__ = ["Call", "DeviceRef", "Recording", "Ref", "SpanRecord"]
 
@@ -41,7 +43,7 @@ class Call:
     outputs: list[tuple[Path, TensorMeta]] = field(default_factory=list)
     module: str = ""
     source: str = ""
-    region: Region = Region()
+    region: Region = field(default_factory=Region)
     writes: tuple[int, ...] = ()
     draws: bool = False
     draw_key: str = ""
@@ -78,3 +80,11 @@ class Recording:
     """(module path, source) where Python read a random number."""
     weight_storages: dict[int, str] = field(default_factory=dict)
     """Storage number → name of the parameter or buffer it belongs to."""
+
+    def copy(self) -> Recording:
+        """Copy what merging changes."""
+        return replace(
+            self,
+            calls=[replace(call) for call in self.calls],
+            spans=[replace(span) for span in self.spans],
+        )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from partitioner.graph import InputSpec
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partitioner.graph import InputSpec
 
 __all__ = ["FreeSize", "SizeExpr", "candidates", "fit"]
 

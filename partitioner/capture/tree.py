@@ -5,13 +5,28 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from partitioner.capture.records import Path
+from partitioner.capture.records import Ref
 
-__all__ = ["Opaque", "flatten", "is_plain", "map_tree", "rebuild", "template"]
+if TYPE_CHECKING:
+    from partitioner.capture.records import Path
+
+__all__ = [
+    "Opaque",
+    "flatten",
+    "is_plain",
+    "leaves",
+    "map_tree",
+    "rebuild",
+    "relabel",
+    "template",
+    "template_leaves",
+    "tensor_paths",
+    "trees_differ",
+]
 
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, type(Ellipsis),
@@ -31,7 +46,7 @@ class Opaque:
 
 def is_plain(value: object) -> bool:
     """Whether ``value`` is an immutable leaf that can stand in an argument list."""
-    return isinstance(value, PLAIN) or isinstance(value, type)
+    return isinstance(value, (PLAIN, type))
 
 
 def map_tree(function: Callable[[Any], Any], value: Any) -> Any:
@@ -88,7 +103,9 @@ def template(value: Any, leaf: Callable[[Any], Any]) -> Any:
     inside = children(value)
     if inside is None:
         return leaf(value)
-    return _Container(type(value), [(step, template(child, leaf)) for step, child in inside])
+    return _Container(
+        type(value), [(step, template(child, leaf)) for step, child in inside]
+    )
 
 
 @dataclasses.dataclass(slots=True)
@@ -136,3 +153,33 @@ def relabel(structure: Any, function: Callable[[Any], Any]) -> Any:
         items = [(step, relabel(child, function)) for step, child in structure.items]
         return _Container(structure.kind, items)
     return function(structure)
+
+
+def template_leaves(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield (access path, leaf) of a template in order."""
+    if not isinstance(structure, _Container):
+        yield path, structure
+        return
+    for step, child in structure.items:
+        yield from template_leaves(child, (*path, step))
+
+
+def tensor_paths(structure: Any) -> list[tuple[Path, Ref]]:
+    """Return where in a module's result each tensor is."""
+    found = template_leaves(structure)
+    return [(path, leaf) for path, leaf in found if isinstance(leaf, Ref)]
+
+
+def trees_differ(first: Any, second: Any) -> bool:
+    """Whether two templates differ in their containers or in a leaf."""
+    if type(first) is not type(second):
+        return True
+    if isinstance(first, _Container):
+        steps = [[step for step, _ in tree.items] for tree in (first, second)]
+        if first.kind is not second.kind or steps[0] != steps[1]:
+            return True
+        pairs = zip(first.items, second.items, strict=True)
+        return any(trees_differ(a, b) for (_, a), (_, b) in pairs)
+    if isinstance(first, Opaque):
+        return first.name != second.name
+    return repr(first) != repr(second)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from partitioner.emit import Placement, emit
 from partitioner.errors import PartitionerError
-from partitioner.graph import ModelGraph
 from partitioner.verify.compare import Verification, compare
 from partitioner.verify.run import run_cut, run_original
 from partitioner.verify.seeding import Seeding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from partitioner.graph import ModelGraph
 
 __all__ = ["Verification", "verify"]
 

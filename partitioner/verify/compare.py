@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from partitioner.verify.run import Outcome
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from partitioner.verify.run import Outcome
 
 __all__ = ["ModeErrors", "Verification", "compare"]
 
@@ -31,7 +33,9 @@ class ModeErrors:
     @property
     def worst(self) -> float:
         """The largest of all errors."""
-        return max(self.max_output_error, self.max_gradient_error, self.max_buffer_error)
+        return max(
+            self.max_output_error, self.max_gradient_error, self.max_buffer_error
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from partitioner.capture.inputs import CallArguments, resolve_example
 from partitioner.errors import ExampleInputsError
-from partitioner.graph import ModelGraph
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from partitioner.graph import ModelGraph
 
 __all__ = ["input_tensors"]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +14,16 @@ from partitioner.capture.fakes import (
     generator_states,
     restore_generators,
 )
-from partitioner.capture.takes import set_mode
+from partitioner.capture.session import set_mode
 from partitioner.capture.tree import flatten
-from partitioner.emit import Layers
-from partitioner.graph import ModelGraph
 from partitioner.runtime.segment import CheckpointedSegment, Segment, SegmentProgram
-from partitioner.verify.seeding import Seeding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from partitioner.emit import Layers
+    from partitioner.graph import ModelGraph
+    from partitioner.verify.seeding import Seeding
 
 __all__ = ["Outcome", "run_cut", "run_original", "undisturbed"]
 
@@ -40,7 +43,7 @@ def run_original(
     """Run the user's model as it is, every draw seeded."""
     args, kwargs = call_with(graph, tensors)
     with undisturbed(graph.model):
-        set_mode(graph.model, training)
+        set_mode(graph.model, training=training)
         with caches_off(graph.configs), seeding.following():
             out = graph.model(*args, **kwargs)
         outputs = tensor_leaves(out)
@@ -57,7 +60,7 @@ def run_cut(
     handed back to the stage before.
     """
     with undisturbed(graph.model):
-        set_mode(graph.model, training)
+        set_mode(graph.model, training=training)
         segments = [_segment(layer) for layer in layers.layers]
         for segment in segments:
             segment.train(training)

@@ -9,17 +9,21 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from partitioner.capture.frames import Frame
-from partitioner.capture.recorder import function_name
-from partitioner.graph import ModelGraph
+from partitioner.capture.functions import function_name
+from partitioner.capture.modes import intercepted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from partitioner.graph import ModelGraph
 
 __all__ = ["Seeding"]
 
@@ -72,6 +76,15 @@ class Seeding(TorchFunctionMode):
         finally:
             self.frames.pop()
 
+    def call_custom(
+        self, cls: type, apply: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Seed a custom autograd function as a whole."""
+        if self.in_leaf:
+            return apply(*args, **kwargs)
+        key = self.frames[-1].draw_key(cls.__name__)
+        return self.call_leaf(key, _without_module(apply), None, args, kwargs)
+
     def call_leaf(
         self,
         key: str,
@@ -108,29 +121,8 @@ class Seeding(TorchFunctionMode):
             return function(*args, **kwargs)
 
 
-@contextmanager
-def intercepted(seeding: Seeding) -> Iterator[None]:
-    """Route every module call through ``seeding``."""
-    original = nn.Module.__call__
-    apply = torch.autograd.Function.__dict__["apply"]
-
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return seeding.call_module(original, module, args, kwargs)
-
-    def call_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        bound = apply.__get__(None, cls)
-        if seeding.in_leaf:
-            return bound(*args, **kwargs)
-        key = seeding.frames[-1].draw_key(cls.__name__)
-        return seeding.call_leaf(key, lambda _, *a, **k: bound(*a, **k), None, args, kwargs)
-
-    nn.Module.__call__ = call  # type: ignore[method-assign]
-    torch.autograd.Function.apply = classmethod(call_apply)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        nn.Module.__call__ = original  # type: ignore[method-assign]
-        torch.autograd.Function.apply = apply
+def _without_module(apply: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _module, *args, **kwargs: apply(*args, **kwargs)
 
 
 def _first_calls(graph: ModelGraph) -> Mapping[str, dict[str, int]]:
@@ -143,7 +135,9 @@ def _first_calls(graph: ModelGraph) -> Mapping[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for span in graph.spans:
         counts = {span.path: span.call}
-        inner = [(s.path, s.call) for s in graph.spans if s.nodes and s.nodes < span.nodes]
+        inner = [
+            (s.path, s.call) for s in graph.spans if s.nodes and s.nodes < span.nodes
+        ]
         inner += [(path, call) for node, path, call in leaf_calls if node in span.nodes]
         for path, call in inner:
             counts[path] = min(call, counts.get(path, call))
@@ -153,13 +147,10 @@ def _first_calls(graph: ModelGraph) -> Mapping[str, dict[str, int]]:
 
 def seed(key: str) -> None:
     """Seed torch's, numpy's and Python's generators from a name."""
-    number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "big")
+    number = int.from_bytes(
+        hashlib.blake2b(key.encode(), digest_size=4).digest(), "big"
+    )
     torch.manual_seed(number)
     random.seed(number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)
-
-
-def draws_anything(graph: fx.Graph) -> bool:
-    """Whether any node takes random numbers."""
-    return any(node.meta["info"].draws for node in graph.nodes)

@@ -1,0 +1,102 @@
+"""Torch functions as the recorder sees them: names, targets, and what they may do."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from partitioner.capture.tree import flatten, is_plain, map_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "QUERIES",
+    "READS",
+    "SIDE_EFFECTS",
+    "as_target",
+    "custom_function",
+    "function_name",
+    "opaque_argument",
+    "tensors_in",
+]
+
+READS = frozenset(
+    (
+        "__array__", "__bool__", "__complex__", "__contains__", "__float__",
+        "__index__", "__int__", "allclose", "equal", "is_nonzero", "item", "numpy",
+        "tolist",
+    )
+)  # fmt: skip
+"""Functions that hand a tensor's values to Python."""
+
+QUERIES = frozenset(
+    (
+        "__dir__", "__format__", "__get__device", "__get__dtype", "__get__grad_fn",
+        "__get__is_cuda", "__get__is_leaf", "__get__is_meta", "__get__itemsize",
+        "__get__layout", "__get__nbytes", "__get__ndim", "__get__requires_grad",
+        "__get__shape", "__hash__", "__len__", "__repr__", "broadcast_shapes",
+        "can_cast", "data_ptr", "dim", "element_size", "finfo", "get_device", "iinfo",
+        "is_complex", "is_contiguous", "is_floating_point", "is_inference",
+        "is_pinned", "is_same_size", "is_set_to", "is_signed", "is_tensor",
+        "ndimension", "nelement", "numel", "promote_types", "result_type", "size",
+        "storage_offset", "stride", "type_as_string", "untyped_storage",
+    )
+)  # fmt: skip
+"""Functions that neither make nor change a tensor."""
+
+SIDE_EFFECTS = frozenset(("register_hook", "register_post_accumulate_grad_hook"))
+"""Functions whose effect is in no result and in no tensor's memory."""
+
+
+def function_name(func: Callable[..., Any]) -> str:
+    """Return the plain name: ``add``, ``__getitem__``, ``__get__shape``."""
+    name = getattr(func, "__name__", type(func).__name__)
+    if name in {"__get__", "__set__"}:
+        owner = getattr(func, "__self__", None)
+        return f"{name}{getattr(owner, '__name__', '')}"
+    return str(name)
+
+
+def as_target(
+    func: Callable[..., Any], name: str, args: tuple[Any, ...]
+) -> tuple[Any, Any, tuple[Any, ...]]:
+    """Return (kind, target, arguments) in terms that generated code can name."""
+    if name.startswith("__get__"):
+        return "function", getattr, (args[0], name.removeprefix("__get__"))
+    if getattr(torch.Tensor, name, None) is func:
+        return "method", name, args
+    return "function", func, args
+
+
+@cache
+def custom_function(cls: type) -> Callable[..., Any]:
+    """Return a function that applies a custom autograd function, with its name."""
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        return cls.apply(*args, **kwargs)  # type: ignore[attr-defined]
+
+    apply.__name__ = f"{cls.__name__}_apply"
+    apply.__qualname__ = f"{cls.__qualname__}_apply"
+    apply.__module__ = cls.__module__
+    return apply
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors of nested containers, in order."""
+    return [leaf for _, leaf in flatten(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def opaque_argument(tree: Any) -> str:
+    """Return the class name of the first argument that is no plain value; or ""."""
+    found: list[Any] = []
+
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) and not is_plain(value):
+            found.append(value)
+        return value
+
+    map_tree(leaf, tree)
+    return f"an argument of type {type(found[0]).__name__}" if found else ""

@@ -1,0 +1,163 @@
+"""Modules that are called as a whole: which they are, and how to run odd ones."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from partitioner.capture.fakes import make_fake, refresh_flat_weights
+from partitioner.capture.tree import flatten, map_tree, rebuild, template
+from partitioner.capture.values import version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+__all__ = ["has_backward_hooks", "is_leaf", "run_for_real"]
+
+REAL_ELEMENTS = 2**26
+"""Weights of a module that is run for real; above, recording gives up on it."""
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether a module is called as a whole: torch.nn's own building blocks.
+
+    Containers and the Transformer family are recorded through, so that a cut may go
+    between their layers.
+    """
+    if not type(module).__module__.startswith(("torch.nn", "torch.ao.nn")):
+        return False
+    if isinstance(module, nn.MultiheadAttention):
+        return True
+    return next(module.children(), None) is None
+
+
+def has_backward_hooks(module: nn.Module) -> bool:
+    """Whether a hook waits for the gradients of the module's own call."""
+    return bool(module._backward_hooks or module._backward_pre_hooks)  # noqa: SLF001 - nn.Module has no public name
+
+
+def run_for_real(
+    mode: FakeTensorMode,
+    module: nn.Module,
+    call: Callable[[Any, Any], Any],
+    arguments: tuple[Any, Any],
+    on_write: Callable[[torch.Tensor], None],
+) -> tuple[Any] | None:
+    """Run a module on random numbers, to learn what fakes cannot tell.
+
+    Args:
+        mode: The mode of the fakes.
+        module: A module whose weights are fakes; they are back afterwards.
+        call: ``call(args, kwargs)`` runs its forward.
+        arguments: (args, kwargs) with fakes.
+        on_write: Called with every fake whose real stand-in was written in place.
+
+    Returns:
+        The result with fakes in place of tensors, in a tuple; None if it cannot be
+        run, or if what it returns depends on the numbers.
+    """
+    weights = [*module.parameters(), *module.buffers()]
+    if sum(weight.numel() for weight in weights) > REAL_ELEMENTS:
+        return None
+    results = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        made: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
+        args, kwargs = map_tree(lambda value: _real(value, made), arguments)
+        try:
+            with _real_weights(module, made):
+                out = call(args, kwargs)
+        except Exception:  # noqa: BLE001 - whatever it is, the fakes' error is raised
+            return None
+        fakes = template(out, lambda value: _fake(value, made, mode))  # noqa: B023 - called at once
+        results.append(rebuild(fakes, lambda value: value))
+        for fake, real, before in made.values():
+            if version(real) != before:
+                on_write(fake)
+    first, second = (list(flatten(result)) for result in results)
+    same = [(path, _shape(leaf)) for path, leaf in first] == [
+        (path, _shape(leaf)) for path, leaf in second
+    ]
+    if not same or any(_is_number(leaf) for _, leaf in first):
+        return None
+    return (results[0],)
+
+
+def _real(value: Any, made: dict[int, tuple[torch.Tensor, torch.Tensor, int]]) -> Any:
+    if not isinstance(value, FakeTensor):
+        return value
+    if id(value) not in made:
+        real = _random_like(value)
+        if isinstance(value, nn.Parameter):
+            real = nn.Parameter(real, requires_grad=value.requires_grad)
+        elif value.requires_grad:
+            real = real.requires_grad_().clone()  # may be written in place
+        made[id(value)] = (value, real, version(real))
+    return made[id(value)][1]
+
+
+def _random_like(fake: torch.Tensor) -> torch.Tensor:
+    shape, device = tuple(fake.shape), fake.device
+    if fake.dtype.is_floating_point or fake.dtype.is_complex:
+        return torch.randn(shape, dtype=fake.dtype, device=device)
+    return torch.zeros(shape, dtype=fake.dtype, device=device)
+
+
+def _fake(
+    value: Any,
+    made: dict[int, tuple[torch.Tensor, torch.Tensor, int]],
+    mode: FakeTensorMode,
+) -> Any:
+    """Return the fake that a real tensor stood for, or a new one like it."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    for fake, real, _ in made.values():
+        if real is value:
+            return fake
+    return make_fake(mode, value.detach(), device=value.device).requires_grad_(
+        value.requires_grad
+    )
+
+
+@contextmanager
+def _real_weights(
+    module: nn.Module, made: dict[int, tuple[torch.Tensor, torch.Tensor, int]]
+) -> Iterator[None]:
+    tables = [
+        table
+        for inner in module.modules()
+        for table in (inner._parameters, inner._buffers)  # noqa: SLF001 - swapped below nn.Module's checks
+    ]
+    before: list[dict[str, Any]] = [dict(table) for table in tables]
+    for table in tables:
+        for name, fake in table.items():
+            table[name] = _real(fake, made)
+    _refresh(module)
+    try:
+        yield
+    finally:
+        for table, entries in zip(tables, before, strict=True):
+            table.clear()
+            table.update(entries)
+        _refresh(module)
+
+
+def _refresh(module: nn.Module) -> None:
+    for inner in module.modules():
+        refresh_flat_weights(inner)
+
+
+def _shape(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape), leaf.dtype, leaf.requires_grad
+    return type(leaf)
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | complex)

@@ -1,0 +1,146 @@
+"""What surrounds a recorded call: modes, random generators, operators, interception."""
+
+from __future__ import annotations
+
+import random
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointFunction
+
+from partitioner.graph import Region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = [
+    "CallWatcher",
+    "OperatorWatch",
+    "current_region",
+    "generator_marks",
+    "intercepted",
+    "restored_generators",
+]
+
+
+def current_region() -> Region:
+    """Return the modes that are on: gradients, autocast."""
+    autocast = tuple(
+        (device, torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+        if torch.is_autocast_enabled(device)
+    )
+    return Region(grad_enabled=torch.is_grad_enabled(), autocast=autocast)
+
+
+def generator_marks() -> tuple[Any, ...]:
+    """Return marks that change when numpy's or Python's generator is drawn from."""
+    numpy = sys.modules.get("numpy")
+    state = random.getstate()
+    marks = (state[1][-1], state[1][0], state[2])
+    if numpy is None:
+        return marks
+    _, words, *rest = numpy.random.get_state()
+    return (*marks, int(words[0]), *rest)
+
+
+@contextmanager
+def restored_generators() -> Iterator[list[bool]]:
+    """Put numpy's and Python's generators back; tell whether they were drawn from."""
+    before = generator_marks()
+    state = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    drawn: list[bool] = []
+    try:
+        yield drawn
+    finally:
+        drawn.append(generator_marks() != before)
+        random.setstate(state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
+
+
+class OperatorWatch(TorchDispatchMode):
+    """Tells of each operator that takes random numbers or updates batch statistics.
+
+    Fakes move no generator, so the operators' own tag is what tells; and batch norm's
+    operators write their statistics without moving the tensors' version counters.
+
+    Args:
+        on_draw: Called when an operator draws.
+        on_write: Called with a tensor that is written.
+    """
+
+    def __init__(
+        self,
+        on_draw: Callable[[], None],
+        on_write: Callable[[torch.Tensor], None],
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.on_draw, self.on_write = on_draw, on_write
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Look at the operator and run it."""
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.on_draw()
+        elif "batch_norm" in func.__name__ and "backward" not in func.__name__:
+            for tensor in _running_statistics(func, args):
+                self.on_write(tensor)
+        return func(*args, **(kwargs or {}))
+
+
+def _running_statistics(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))  # noqa: SLF001 - torch has no public name
+    if not given.get("training", given.get("train", "update" in func.__name__)):
+        return []
+    statistics = (given.get("running_mean"), given.get("running_var"))
+    return [tensor for tensor in statistics if isinstance(tensor, torch.Tensor)]
+
+
+class CallWatcher(Protocol):
+    """Who wants to see every module call and every custom autograd function."""
+
+    def call_module(
+        self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any
+    ) -> Any:
+        """Call ``original(module, *args, **kwargs)``."""
+
+    def call_custom(
+        self, cls: type, apply: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Call ``apply(*args, **kwargs)``, the forward of ``cls``."""
+
+
+@contextmanager
+def intercepted(watcher: CallWatcher) -> Iterator[None]:
+    """Route module calls and custom autograd functions through ``watcher``.
+
+    The function behind reentrant activation checkpointing is run through: what to
+    recompute is for the plan to decide.
+    """
+    original = nn.Module.__call__
+    apply = torch.autograd.Function.__dict__["apply"]
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return watcher.call_module(original, module, args, kwargs)
+
+    def call_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls is CheckpointFunction:
+            run, _preserve_rng_state, *inputs = args
+            return run(*inputs)
+        return watcher.call_custom(cls, apply.__get__(None, cls), args, kwargs)
+
+    nn.Module.__call__ = call  # type: ignore[assignment,method-assign]
+    torch.autograd.Function.apply = classmethod(call_apply)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nn.Module.__call__ = original  # type: ignore[method-assign]
+        torch.autograd.Function.apply = apply

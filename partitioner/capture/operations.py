@@ -1,0 +1,285 @@
+"""Write down every torch function that runs, with what it reads, makes and changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+from torch.overrides import TorchFunctionMode
+
+from partitioner.capture.frames import Frame, user_source
+from partitioner.capture.functions import (
+    QUERIES,
+    READS,
+    SIDE_EFFECTS,
+    as_target,
+    custom_function,
+    function_name,
+    opaque_argument,
+    tensors_in,
+)
+from partitioner.capture.modes import current_region
+from partitioner.capture.records import Call, DeviceRef, Recording, Ref
+from partitioner.capture.tree import flatten, map_tree
+from partitioner.capture.values import (
+    UnknownTensorError,
+    Values,
+    alias,
+    is_fake,
+    version,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from partitioner.capture.fakes import FakeWeights
+
+__all__ = [
+    "NEEDS_VALUES",
+    "LeafNeeded",
+    "OperationRecorder",
+    "first_line",
+    "opaque_encoded",
+]
+
+NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+class LeafNeeded(BaseException):  # noqa: N818 - a request, which no model may catch
+    """The module at ``path`` cannot be recorded through; it must become a leaf.
+
+    Not an ``Exception``, so that a model's own ``except`` does not swallow it.
+    """
+
+    def __init__(self, path: str, reason: str, source: str, hint: str = "") -> None:
+        super().__init__(f"{path or 'the root'}: {reason} ({source})")
+        self.path = path
+        self.reason = reason
+        self.source = source
+        self.hint = hint
+
+
+class OperationRecorder(TorchFunctionMode):
+    """Records the torch functions of one forward.
+
+    Args:
+        model: The module whose weights are fakes at the moment.
+        fakes: Those fakes.
+        leaves: Paths of modules that must not be recorded through.
+    """
+
+    def __init__(
+        self, model: nn.Module, fakes: FakeWeights, leaves: frozenset[str]
+    ) -> None:
+        super().__init__()
+        self.leaves = leaves
+        self.paths = {id(module): path for path, module in model.named_modules()}
+        self.recording = Recording(calls=[], spans=[], output=None)
+        self.values = Values(model, fakes, self.recording)
+        self.calls_of: dict[str, int] = {}
+        self.frames: list[Frame] = [Frame("", 0, None)]
+        self.current: Call | None = None
+        self.written: set[int] = set()  # storages that the current call wrote unseen
+        self.silent = False  # inside a leaf, or at our own work
+
+    # -- values -----------------------------------------------------------------------
+
+    def add_input(self, tensor: torch.Tensor, name: str) -> None:
+        """Register a fake input under ``name``."""
+        call = Call(id=f"input:{name}", kind="input", target=name)
+        self._unrecorded(self.values.append, call, tensor)
+
+    def _unrecorded(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call torch for our own purposes."""
+        before, self.silent = self.silent, True
+        try:
+            return function(*args)
+        finally:
+            self.silent = before
+
+    def _encode(self, tree: Any) -> Any:
+        try:
+            return self._unrecorded(self.values.encode, tree, self.frames[-1].path)
+        except UnknownTensorError as error:
+            reason = "a tensor appeared that no recorded operation made"
+            raise self._leaf_needed(reason) from error
+
+    def _leaf_needed(self, reason: str, hint: str = "") -> LeafNeeded:
+        return LeafNeeded(self.frames[-1].path, reason, user_source(), hint)
+
+    # -- operations -------------------------------------------------------------------
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run ``func``; write it down if it makes, changes or draws anything."""
+        kwargs = kwargs or {}
+        if self.silent:
+            return func(*args, **kwargs)
+        name = function_name(func)
+        tensors = tensors_in((args, kwargs))
+        self._check_read(name, args, tensors)
+        if name in QUERIES:
+            return func(*args, **kwargs)
+        self._check_effect(name)
+        kind, target, encoded = as_target(func, name, args)
+        call = self._begin(kind, target, name, encoded, kwargs)
+        return self._run(call, lambda: func(*args, **kwargs), tensors, name)
+
+    def call_custom(
+        self,
+        cls: type,
+        apply: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record a custom autograd function as one operation: its backward counts."""
+        if self.silent:
+            return apply(*args, **kwargs)
+        name = cls.__name__
+        call = self._begin("function", custom_function(cls), name, args, kwargs)
+
+        def run() -> Any:
+            return self._unrecorded(lambda: apply(*args, **kwargs))
+
+        return self._run(call, run, tensors_in((args, kwargs)), name)
+
+    def _check_read(
+        self, name: str, args: tuple[Any, ...], tensors: list[torch.Tensor]
+    ) -> None:
+        formatted = name == "__format__" and args[1:] not in {(), ("",)}
+        if name not in READS and not formatted:
+            return
+        if any(map(is_fake, tensors)):
+            raise self._leaf_needed(
+                f"Python reads the value of a tensor ({name.strip('_')})"
+            )
+        if self.values.is_random(tensors):
+            self.recording.draw_reads.append((self.frames[-1].path, user_source()))
+
+    def _check_effect(self, name: str) -> None:
+        if name in SIDE_EFFECTS:
+            raise self._leaf_needed(f"a tensor gets a hook ({name})")
+        if name.startswith("__set__"):
+            attribute = name.removeprefix("__set__")
+            raise self._leaf_needed(f"a tensor's .{attribute} is assigned")
+
+    def _begin(self, kind: Any, target: Any, name: str, args: Any, kwargs: Any) -> Call:
+        """Return the call to be recorded, with arguments as they are before it."""
+        frame = self.frames[-1]
+        call = Call(
+            id=frame.next_id(),
+            draw_key=frame.draw_key(name),
+            kind=kind,
+            target=target,
+            args=self._encode(args),
+            kwargs=self._encode(kwargs),
+            module=frame.path,
+            source=user_source(),
+            region=current_region(),
+        )
+        self._check_opaque(name, call)
+        return call
+
+    def _check_opaque(self, name: str, call: Call) -> None:
+        opaque = opaque_encoded((call.args, call.kwargs))
+        if opaque:
+            raise self._leaf_needed(f"{name} is called with {opaque}")
+
+    def _run(
+        self,
+        call: Call,
+        function: Callable[[], Any],
+        tensors: list[torch.Tensor],
+        name: str,
+    ) -> Any:
+        """Run the operation of ``call`` and write it down."""
+        versions = [version(tensor) for tensor in tensors]
+        self.current, self.written = call, set()
+        try:
+            out = function()
+        except NEEDS_VALUES as error:
+            raise self._leaf_needed(f"{name} needs the values of a tensor") from error
+        except (NotImplementedError, RuntimeError) as error:
+            if call.kind == "module" or not self.frames[-1].path:
+                raise
+            # Perhaps only fake tensors cannot do it: the module alone can tell.
+            raise self._leaf_needed(f"{name} failed: {first_line(error)}") from error
+        finally:
+            self.current = None
+        changed = [
+            tensor
+            for tensor, before in zip(tensors, versions, strict=True)
+            if version(tensor) != before
+        ]
+        return self._finish(call, out, changed, tensors)
+
+    def _finish(
+        self,
+        call: Call,
+        out: Any,
+        changed: list[torch.Tensor],
+        tensors: list[torch.Tensor],
+    ) -> Any:
+        """Append ``call`` if it had a tensor result or an effect; return its result."""
+        has_result = bool(tensors_in(out))
+        if not (has_result or changed or self.written or call.draws):
+            self.frames[-1].operations -= call.kind != "module"
+            return out
+        storages = {self.values.storage_of(tensor) for tensor in changed}
+        call.writes = tuple(sorted(storages | self.written))
+        self.recording.calls.append(call)
+        if call.draws or self._unrecorded(self.values.is_random, tensors):
+            for tensor in (*changed, *tensors_in(out)):
+                self._unrecorded(self.values.taint, tensor)
+        if has_result:
+            out = self._note_results(call, out, {id(tensor) for tensor in changed})
+        return out
+
+    def _note_results(self, call: Call, out: Any, written: set[int]) -> Any:
+        index = len(self.recording.calls) - 1
+        out = map_tree(lambda value: self._distinct(value, written), out)
+        for path, value in flatten(out):
+            if isinstance(value, torch.Tensor):
+                meta = self._unrecorded(self.values.meta_of, value)
+                call.outputs.append((path, meta))
+                self.values.know(value, Ref(index, path))
+        return out
+
+    def _distinct(self, value: Any, written: set[int]) -> Any:
+        """Make a result that is one of the known tensors an object of its own.
+
+        Functions that do nothing (dropout in eval mode, ``contiguous``) return their
+        argument; a later reader of the argument must not become a reader of the
+        function, since in the other mode they are two tensors.
+        """
+        if not isinstance(value, torch.Tensor) or id(value) in written:
+            return value
+        if self.values.is_known(value):
+            return self._unrecorded(alias, value)
+        return value
+
+
+def opaque_encoded(tree: Any) -> str:
+    """Say what in an encoded argument tree generated code could not name; or ""."""
+
+    def leaf(value: Any) -> Any:
+        return None if isinstance(value, Ref | DeviceRef) else value
+
+    return opaque_argument(map_tree(leaf, tree))
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its class."""
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__

@@ -1,0 +1,164 @@
+"""Record one model as often as asked; grow the set of leaves as recordings demand."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from partitioner.capture.fakes import (
+    FakeWeights,
+    cache_configs,
+    caches_off,
+    fake_weights,
+    make_fake,
+    untouched,
+)
+from partitioner.capture.operations import LeafNeeded
+from partitioner.capture.prune import prune
+from partitioner.capture.recorder import Recorder
+from partitioner.errors import DataDependentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import nn
+
+    from partitioner.capture.inputs import Example
+    from partitioner.capture.records import Recording
+
+__all__ = ["Session", "set_mode"]
+
+MAX_LEAVES = 64
+"""Fallback leaves after which recording gives up."""
+
+HINT = (
+    "the recording would bake this example's value in; move the value-dependent part "
+    "into a submodule of its own (it then runs as a whole), or compute it with tensor "
+    "operations (torch.where)"
+)
+
+
+class Session:
+    """Records one model.
+
+    Args:
+        model: The user's module, which every recording leaves as it was.
+        example: Its inputs.
+        dtype: Floating dtype to record in; None keeps the model's.
+    """
+
+    def __init__(
+        self, model: nn.Module, example: Example, dtype: torch.dtype | None
+    ) -> None:
+        self.model, self.example, self.dtype = model, example, dtype
+        self.configs = cache_configs(model)
+        self.leaves: dict[str, str] = {}
+        """Path of every module that runs as a whole → why."""
+        self.aliases: dict[str, str] = {}
+        self.notes: list[str] = []
+
+    def record(self, *, training: bool, seed: int | None = None) -> Recording:
+        """Record at the example's sizes, again with more leaves where needed.
+
+        Args:
+            training: The mode.
+            seed: Seeds torch's generator first, if given.
+
+        Raises:
+            DataDependentError: The root itself would have to be a leaf.
+        """
+        while True:
+            try:
+                return self._once(training=training, shapes=None, seed=seed)
+            except LeafNeeded as needed:
+                self.require_leaf(needed)
+
+    def record_at(self, shapes: Sequence[tuple[int, ...]]) -> Recording:
+        """Record in train mode at other input shapes, with the leaves as they are.
+
+        Raises:
+            LeafNeeded: They do not do at these sizes.
+        """
+        with _quiet_fakes():
+            return self._once(training=True, shapes=shapes, seed=None)
+
+    def _once(
+        self,
+        *,
+        training: bool,
+        shapes: Sequence[tuple[int, ...]] | None,
+        seed: int | None,
+    ) -> Recording:
+        model = self.model
+        with (
+            untouched(model),
+            torch.enable_grad(),
+            caches_off(self.configs),
+            fake_weights(model, self.dtype) as fakes,
+        ):
+            set_mode(model, training=training)
+            self.aliases = fakes.aliases
+            recorder = Recorder(model, fakes, frozenset(self.leaves))
+            args, kwargs = self._fake_inputs(fakes, recorder, shapes)
+            if seed is not None:
+                torch.manual_seed(seed)
+            return prune(recorder.run(model, args, kwargs))
+
+    def _fake_inputs(
+        self,
+        fakes: FakeWeights,
+        recorder: Recorder,
+        shapes: Sequence[tuple[int, ...]] | None,
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        made = []
+        for index, tensor in enumerate(self.example.tensors()):
+            fake = make_fake(
+                fakes.mode,
+                tensor,
+                device=fakes.device,
+                dtype=self.dtype,
+                shape=shapes[index] if shapes else None,
+            )
+            recorder.add_input(fake, self.example.inputs[index].name)
+            made.append(fake)
+        return self.example.with_tensors(made)
+
+    def require_leaf(self, needed: LeafNeeded) -> None:
+        """Let a module run as a whole from now on.
+
+        Raises:
+            DataDependentError: It is the root, or it runs as a whole already.
+        """
+        path, reason, source = needed.path, needed.reason, needed.source
+        if path == "" or path in self.leaves or len(self.leaves) >= MAX_LEAVES:
+            where = f"module {path!r}" if path else f"root {type(self.model).__name__}"
+            message = f"{reason}, in the forward of the {where} at {source}"
+            raise DataDependentError(
+                message, hint=needed.hint or HINT, module_path=path, source=source
+            ) from needed
+        self.leaves[path] = f"{path} runs as a whole: {reason} ({source})"
+
+
+def set_mode(model: nn.Module, *, training: bool) -> None:
+    """Put the model in one mode; a submodule the user put in the other keeps its own.
+
+    A submodule whose flag differs from the root's was frozen by the user.
+    """
+    root = model.training
+    for module in model.modules():
+        if module.training == root:
+            module.training = training
+
+
+@contextmanager
+def _quiet_fakes() -> Iterator[None]:
+    """Silence torch's log of a failing operator: failing is an answer here."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
