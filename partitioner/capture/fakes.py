@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -16,7 +14,7 @@ from torch.nn.parameter import UninitializedTensorMixin
 from partitioner.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 __all__ = [
     "FakeWeights",
@@ -24,7 +22,6 @@ __all__ = [
     "fake_weights",
     "make_fake",
     "refresh_flat_weights",
-    "untouched",
 ]
 
 
@@ -136,55 +133,6 @@ def _alias_shared_modules(model: nn.Module, aliases: dict[str, str]) -> None:
             original = f"{known}.{name}" if known else name
             if original in aliases:
                 aliases[full] = aliases[original]
-
-
-@contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Put back every module's attributes and all generators' state afterwards."""
-    attributes = [(module, dict(module.__dict__)) for module in model.modules()]
-    tables = [
-        (module, {name: dict(getattr(module, name)) for name in _TABLES})
-        for module in model.modules()
-    ]
-    generators = generator_states()
-    try:
-        yield
-    finally:
-        for module, saved in attributes:
-            module.__dict__.clear()
-            module.__dict__.update(saved)
-        for module, saved_tables in tables:
-            for name, table in saved_tables.items():
-                current = getattr(module, name)
-                current.clear()
-                current.update(table)
-        restore_generators(generators)
-
-
-_TABLES = ("_parameters", "_buffers", "_modules")
-
-
-def generator_states() -> dict[str, Any]:
-    """Return the state of torch's, numpy's and Python's global generators."""
-    states: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "random": random.getstate(),
-    }
-    if "numpy" in sys.modules:
-        states["numpy"] = sys.modules["numpy"].random.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states["cuda"] = torch.cuda.get_rng_state_all()
-    return states
-
-
-def restore_generators(states: Mapping[str, Any]) -> None:
-    """Set the generators to what :func:`generator_states` returned."""
-    torch.set_rng_state(states["torch"])
-    random.setstate(states["random"])
-    if "numpy" in states:
-        sys.modules["numpy"].random.set_state(states["numpy"])
-    if "cuda" in states:
-        torch.cuda.set_rng_state_all(states["cuda"])
 
 
 def cache_configs(model: nn.Module) -> tuple[object, ...]:

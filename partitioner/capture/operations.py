@@ -86,6 +86,8 @@ class OperationRecorder(TorchFunctionMode):
         self.frames: list[Frame] = [Frame("", 0, None)]
         self.current: Call | None = None
         self.written: set[int] = set()  # storages that the current call wrote unseen
+        self.forced: float | None = None
+        """What random numbers on real tensors become, to see what Python makes of it."""
         self.silent = False  # inside a leaf, or at our own work
 
     # -- values -----------------------------------------------------------------------
@@ -241,10 +243,16 @@ class OperationRecorder(TorchFunctionMode):
         self.recording.calls.append(call)
         if call.draws or self._unrecorded(self.values.is_random, tensors):
             for tensor in (*changed, *tensors_in(out)):
-                self._unrecorded(self.values.taint, tensor)
+                self._unrecorded(self._taint, tensor, call)
         if has_result:
             out = self._note_results(call, out, {id(tensor) for tensor in changed})
         return out
+
+    def _taint(self, tensor: torch.Tensor, call: Call) -> None:
+        self.values.taint(tensor)
+        real = not is_fake(tensor) and tensor.is_floating_point()
+        if call.draws and real and self.forced is not None:
+            tensor.detach().fill_(self.forced)
 
     def _note_results(self, call: Call, out: Any, written: set[int]) -> Any:
         index = len(self.recording.calls) - 1

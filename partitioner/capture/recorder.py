@@ -102,7 +102,9 @@ class Recorder(OperationRecorder):
         """Run a leaf on fakes, or on random numbers if fakes cannot run it."""
         try:
             return run(args, kwargs)
-        except (*NEEDS_VALUES, NotImplementedError, RuntimeError) as error:
+        except Exception as error:
+            if not self._may_be_odd(module, error):
+                raise
             found = run_for_real(
                 self.values.fakes.mode, module, run, (args, kwargs), self._on_write
             )
@@ -113,6 +115,11 @@ class Recorder(OperationRecorder):
                 f"returns: {first_line(error)}"
             )
             return found[0]
+
+    def _may_be_odd(self, module: nn.Module, error: Exception) -> bool:
+        """Whether it may be the fakes' fault that a leaf failed."""
+        odd = (*NEEDS_VALUES, NotImplementedError, RuntimeError)
+        return self.paths[id(module)] in self.leaves or isinstance(error, odd)
 
     def _replaced(
         self, module: nn.Module, before: Mapping[str, torch.Tensor]

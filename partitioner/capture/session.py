@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,11 +15,11 @@ from partitioner.capture.fakes import (
     caches_off,
     fake_weights,
     make_fake,
-    untouched,
 )
 from partitioner.capture.operations import LeafNeeded
 from partitioner.capture.prune import prune
 from partitioner.capture.recorder import Recorder
+from partitioner.capture.untouched import untouched
 from partitioner.errors import DataDependentError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from partitioner.capture.inputs import Example
     from partitioner.capture.records import Recording
 
-__all__ = ["Session", "set_mode"]
+__all__ = ["Chance", "Session", "set_mode"]
 
 MAX_LEAVES = 64
 """Fallback leaves after which recording gives up."""
@@ -39,6 +40,19 @@ HINT = (
     "into a submodule of its own (it then runs as a whole), or compute it with tensor "
     "operations (torch.where)"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chance:
+    """What random numbers a recording meets.
+
+    Args:
+        seed: Seeds torch's generator.
+        value: What every floating draw becomes; None: what the generator gives.
+    """
+
+    seed: int
+    value: float | None = None
 
 
 class Session:
@@ -60,19 +74,19 @@ class Session:
         self.aliases: dict[str, str] = {}
         self.notes: list[str] = []
 
-    def record(self, *, training: bool, seed: int | None = None) -> Recording:
+    def record(self, *, training: bool, chance: Chance | None = None) -> Recording:
         """Record at the example's sizes, again with more leaves where needed.
 
         Args:
             training: The mode.
-            seed: Seeds torch's generator first, if given.
+            chance: Where random numbers come from; None: as they fall.
 
         Raises:
             DataDependentError: The root itself would have to be a leaf.
         """
         while True:
             try:
-                return self._once(training=training, shapes=None, seed=seed)
+                return self._once(training=training, shapes=None, chance=chance)
             except LeafNeeded as needed:
                 self.require_leaf(needed)
 
@@ -83,14 +97,14 @@ class Session:
             LeafNeeded: They do not do at these sizes.
         """
         with _quiet_fakes():
-            return self._once(training=True, shapes=shapes, seed=None)
+            return self._once(training=True, shapes=shapes, chance=None)
 
     def _once(
         self,
         *,
         training: bool,
         shapes: Sequence[tuple[int, ...]] | None,
-        seed: int | None,
+        chance: Chance | None,
     ) -> Recording:
         model = self.model
         with (
@@ -103,8 +117,9 @@ class Session:
             self.aliases = fakes.aliases
             recorder = Recorder(model, fakes, frozenset(self.leaves))
             args, kwargs = self._fake_inputs(fakes, recorder, shapes)
-            if seed is not None:
-                torch.manual_seed(seed)
+            if chance is not None:
+                torch.manual_seed(chance.seed)
+                recorder.forced = chance.value
             return prune(recorder.run(model, args, kwargs))
 
     def _fake_inputs(

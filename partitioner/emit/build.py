@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from deepspeed.pipe import LayerSpec
 from torch import Tensor
 
 from partitioner.capture.tree import flatten
-from partitioner.emit.layers import Layer, Layers
 from partitioner.errors import EmitError
-from partitioner.graph import InputSpec, ModelGraph
-from partitioner.runtime.agreement import agree, ensure_process_group, raise_on_all_ranks
+from partitioner.runtime.agreement import (
+    agree,
+    ensure_process_group,
+    raise_on_all_ranks,
+)
 from partitioner.runtime.batch import BatchAdapter, InputConstant, InputLeaf
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 from partitioner.runtime.segment import CheckpointedSegment, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from partitioner.emit.layers import Layer, Layers
+    from partitioner.graph import InputSpec, ModelGraph
 
 __all__ = ["batch_adapter", "build_pipeline", "layer_specs"]
 

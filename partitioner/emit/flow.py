@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import fx
-
-from partitioner.emit.fuse import Call
 from partitioner.graph import ModelGraph, info
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import fx
+
+    from partitioner.emit.fuse import Call
 
 __all__ = ["Flow", "closure", "find_flow"]
 
@@ -117,5 +121,16 @@ def _final_needs(
     sources = [s for node in late for s in node.all_input_nodes]
     values, _ = closure([*sources, *output.all_input_nodes])
     values = [node for node in values if node not in inside]
-    inputs = [node for node in values if info(node).kind == "input"]
-    return [node for node in values if info(node).kind != "input"], inputs
+    written = {
+        storage
+        for node in graph.graph.nodes
+        if info(node).kind != "late"
+        for storage in info(node).writes
+    }
+    # An input that the forward writes to must come from where it was written.
+    inputs = [
+        node
+        for node in values
+        if info(node).kind == "input" and info(node).outputs[0].storage not in written
+    ]
+    return [node for node in values if node not in inputs], inputs

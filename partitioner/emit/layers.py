@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
@@ -16,8 +15,12 @@ from partitioner.emit.placement import Piece, Placement, pieces
 from partitioner.errors import EmitError
 from partitioner.graph import ModelGraph, TensorMeta, info
 from partitioner.runtime.pipeline_module import ParameterTie
-from partitioner.runtime.segment import SegmentBody
 from partitioner.runtime.wire import WireSpec, WireValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from partitioner.runtime.segment import SegmentBody
 
 __all__ = ["Layer", "Layers", "emit"]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-from torch import fx
+from typing import TYPE_CHECKING
 
 from partitioner.graph import ModelGraph, info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import fx
 
 __all__ = ["Piece", "Placement", "pieces"]
 

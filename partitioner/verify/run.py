@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from partitioner.capture.fakes import (
-    caches_off,
-    generator_states,
-    restore_generators,
-)
+from partitioner.capture.fakes import caches_off
+from partitioner.capture.inputs import Example
 from partitioner.capture.session import set_mode
 from partitioner.capture.tree import flatten
+from partitioner.capture.untouched import untouched
 from partitioner.runtime.segment import CheckpointedSegment, Segment, SegmentProgram
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ def run_original(
     graph: ModelGraph, seeding: Seeding, tensors: Sequence[Tensor], *, training: bool
 ) -> Outcome:
     """Run the user's model as it is, every draw seeded."""
-    args, kwargs = call_with(graph, tensors)
+    args, kwargs = call_with(graph, [tensor.clone() for tensor in tensors])
     with undisturbed(graph.model):
         set_mode(graph.model, training=training)
         with caches_off(graph.configs), seeding.following():
@@ -59,6 +57,7 @@ def run_cut(
     As the engine does: a stage's inputs are detached leaves, and their gradients are
     handed back to the stage before.
     """
+    tensors = [tensor.clone() for tensor in tensors]  # the model may write to them
     with undisturbed(graph.model):
         set_mode(graph.model, training=training)
         segments = [_segment(layer) for layer in layers.layers]
@@ -86,8 +85,6 @@ def call_with(
     graph: ModelGraph, tensors: Sequence[Tensor]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return (args, kwargs) of the forward with these tensors as inputs."""
-    from partitioner.capture.inputs import Example
-
     args, kwargs = graph.example
     example = Example(args=args, kwargs=dict(kwargs), inputs=graph.inputs)
     return example.with_tensors(list(tensors))
@@ -101,24 +98,19 @@ def tensor_leaves(output: Any) -> tuple[Tensor, ...]:
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Put back modes, buffers, gradients and generators afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
     gradients = [(p, p.grad) for p in model.parameters()]
-    states = generator_states()
     for parameter, _ in gradients:
         parameter.grad = None
     try:
-        with torch.enable_grad():
+        with untouched(model), torch.enable_grad():
             yield
     finally:
-        for module, mode in modes:
-            module.training = mode
         with torch.no_grad():
             for buffer, value in buffers:
                 buffer.copy_(value)
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        restore_generators(states)
 
 
 def _segment(layer: Any) -> Segment:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from partitioner.capture.frames import Frame
@@ -104,7 +104,7 @@ class Seeding(TorchFunctionMode):
     @contextmanager
     def following(self) -> Iterator[None]:
         """Follow a whole forward of the original model."""
-        self.counts = {}
+        self.counts, self.frames = {}, [Frame("", 0, None)]
         with intercepted(self), self:
             yield
 
