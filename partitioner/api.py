@@ -9,6 +9,7 @@ import torch
 
 from partitioner.capture import capture
 from partitioner.cost import DeviceProfile, price, problem, resolve
+from partitioner.cost.memory import optimizer_states
 from partitioner.errors import OptionError
 from partitioner.options import Options
 from partitioner.plan import Plan
@@ -83,6 +84,7 @@ def partition(
         gap=gap,
         time_limit_s=time_limit_s,
     )
+    optimizer_states(options.optimizer)
     profile = resolve(device)
     if options.memory_limit_bytes is None:
         options = replace(options, memory_limit_bytes=profile.memory_bytes)

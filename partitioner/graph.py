@@ -107,6 +107,7 @@ class InputSpec:
     """Where it sits in ``{"args": [...], "kwargs": {...}}``."""
     shape: tuple[int, ...]
     dtype: torch.dtype
+    """As recorded."""
     symbols: tuple[int, ...] = ()
     """For each dimension the number of the free size that it follows (equal numbers
     must be equal at run time), or -1 if it may not differ from ``shape``."""
@@ -162,6 +163,9 @@ class ModelGraph:
     """(before, after) where no data flows but order matters."""
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Tensors that the forward takes from outside parameters and buffers."""
+    casts: bool = False
+    """Whether floating parameters and inputs were recorded in ``dtype`` instead of
+    their own."""
     written_buffers: frozenset[str] = frozenset()
     configs: tuple[object, ...] = ()
     """Objects whose ``use_cache`` is switched off while the model runs."""

@@ -45,12 +45,12 @@ class Options:
         stages: Any,
         micro_batches: Any,
         memory_limit: Any,
-        optimizer: str,
+        optimizer: Any,
         checkpointing: Any,
         schedule: Any,
         solver: Any,
-        gap: float,
-        time_limit_s: float,
+        gap: Any,
+        time_limit_s: Any,
     ) -> Options:
         """Check every argument.
 
@@ -75,11 +75,13 @@ class Options:
         _check_choice("checkpointing", checkpointing, ("none", "auto", "all"))
         _check_choice("schedule", schedule, get_args(Schedule))
         _check_choice("solver", solver, get_args(Solver))
-        if not 0 <= gap <= 1:
-            raise OptionError(f"gap is {gap}", hint="give a share from 0 to 1")
-        if not time_limit_s > 0:
+        if not isinstance(optimizer, str):
+            raise OptionError(f"optimizer is {optimizer!r}", hint='name it: "adamw"')
+        if not _is_number(gap) or not 0 <= gap <= 1:
+            raise OptionError(f"gap is {gap!r}", hint="give a share from 0 to 1")
+        if not _is_number(time_limit_s) or not time_limit_s > 0:
             hint = "give the solver some seconds"
-            raise OptionError(f"time_limit_s is {time_limit_s}", hint=hint)
+            raise OptionError(f"time_limit_s is {time_limit_s!r}", hint=hint)
         return cls(
             stages=stages,
             micro_batches=micro_batches,
@@ -95,6 +97,10 @@ class Options:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_count(name: str, value: Any) -> None:

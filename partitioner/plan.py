@@ -149,7 +149,11 @@ class Plan:
         mine = self.assignment
         if (stage_of, recomputed) == (mine.stage_of, mine.recomputed):
             return self
-        assignment = replace(mine, stage_of=stage_of, recomputed=recomputed)
+        # Rank 0's answer at this rank's prices: the bound is the problem's, not its.
+        step_s = score(self.problem, stage_of, recomputed).step_s
+        assignment = replace(
+            mine, stage_of=stage_of, recomputed=recomputed, objective_s=step_s
+        )
         return replace(self, assignment=assignment)
 
     def ds_config(self, **overrides: Any) -> dict[str, Any]:
@@ -190,7 +194,8 @@ class Plan:
         """Write the plan as JSON; an existing file is replaced as a whole.
 
         Raises:
-            PartitionerError: The example inputs hold something JSON cannot.
+            PartitionerError: The example inputs hold something JSON cannot, or the
+                file cannot be written.
         """
         save_plan(self, path)
 

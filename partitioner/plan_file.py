@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,7 @@ from partitioner.capture.inputs import CallArguments
 from partitioner.cost import DeviceProfile, price, problem
 from partitioner.errors import (
     CaptureError,
+    CostError,
     OptionError,
     PartitionerError,
     PlanMismatchError,
@@ -33,6 +33,15 @@ __all__ = ["load_plan", "payload", "save_plan"]
 
 SCHEMA_VERSION = 1
 KIND = "fx-partitioner plan"
+_MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What reading a file of the wrong form can raise."""
 
 
 def payload(plan: Plan) -> dict[str, Any]:
@@ -48,7 +57,8 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan; an existing file is replaced only when all is written.
 
     Raises:
-        PartitionerError: The example inputs hold something JSON cannot.
+        PartitionerError: The example inputs hold something JSON cannot, or the file
+            cannot be written.
     """
     args, kwargs = plan.graph.example
     content = {
@@ -61,13 +71,21 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     }
     text = json.dumps(content, indent=2, ensure_ascii=False)
     target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        Path(temporary).replace(target)
+        _replace(target, text + "\n")
+    except OSError as error:
+        message = f"the plan cannot be written to {target}: {error.strerror}"
+        raise PartitionerError(message, hint="is the folder there?") from error
+
+
+def _replace(target: Path, text: str) -> None:
+    """Write next to the file first, then take its place, readable as the umask says."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -127,9 +145,11 @@ def load_plan(path: str | Path, model: nn.Module) -> dict[str, Any]:
     content = _read(Path(path))
     try:
         return _bind(content, model)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, PartitionerError) and not isinstance(error, OptionError):
-            raise
+    except (OptionError, CostError) as error:
+        raise _malformed(error.message) from error
+    except PartitionerError:
+        raise
+    except _MALFORMED as error:
         raise _malformed(f"{type(error).__name__}: {error}") from error
 
 
@@ -138,6 +158,9 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise PlanMismatchError(f"plan file {path} does not exist") from error
+    except OSError as error:
+        message = f"plan file {path} cannot be read: {error.strerror}"
+        raise PlanMismatchError(message) from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         message = f"plan file {path} is no JSON: {error}"
         raise PlanMismatchError(message, hint="is it complete?") from error

@@ -99,9 +99,7 @@ def stage_plans(
     )
 
 
-def _nodes_by_stage(
-    graph: ModelGraph, placement: Placement
-) -> list[list[fx.Node]]:
+def _nodes_by_stage(graph: ModelGraph, placement: Placement) -> list[list[fx.Node]]:
     """Return the nodes that each stage runs; the loss part is the last stage's."""
     found: list[list[fx.Node]] = [[] for _ in range(placement.stages)]
     for node in graph.graph.nodes:
@@ -115,6 +113,24 @@ def _nodes_by_stage(
 def _module_names(graph: ModelGraph, nodes: Iterable[fx.Node]) -> list[str]:
     """Name the outermost modules that are whole here, and parts where nothing is."""
     here = set(nodes)
+    names, parts = _whole_and_parts(graph, here)
+    found: dict[str, None] = {}
+    for node in graph.graph.nodes:
+        if node not in here:
+            continue
+        if node in names:
+            found[names[node]] = None
+        elif node.op == "call_module":
+            found[str(node.target)] = None
+        else:
+            _name_part(node, parts, names, found)
+    return list(found)
+
+
+def _whole_and_parts(
+    graph: ModelGraph, here: set[fx.Node]
+) -> tuple[dict[fx.Node, str], dict[str, set[fx.Node]]]:
+    """Return the outermost whole module of each node, and the modules cut through."""
     names: dict[fx.Node, str] = {}
     parts: dict[str, set[fx.Node]] = {}
     for span in graph.spans:  # outer calls come first
@@ -124,15 +140,7 @@ def _module_names(graph: ModelGraph, nodes: Iterable[fx.Node]) -> list[str]:
                 names.setdefault(node, span.path)
         elif placed & here:
             parts[span.path] = placed & here
-    found: dict[str, None] = {}
-    for node in graph.graph.nodes:
-        if node in here and node in names:
-            found[names[node]] = None
-        elif node in here and node.op == "call_module":
-            found[str(node.target)] = None
-        elif node in here:
-            _name_part(node, parts, names, found)
-    return list(found)
+    return names, parts
 
 
 def _name_part(

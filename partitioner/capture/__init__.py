@@ -40,10 +40,9 @@ def capture(
         ExampleInputsError: No example inputs, or they do not fit the signature.
         ForwardError: The forward raised on them (the original error is chained).
         DataDependentError: The root's own code reads the values of tensors.
+        OptionError: ``model`` is no module.
     """
-    if not isinstance(model, nn.Module):
-        message = f"model is a {type(model).__name__}, not a torch.nn.Module"
-        raise OptionError(message, hint="pass the module itself, not its class")
+    _check_module(model)
     example = resolve_example(model, example_inputs)
     takes = record_all(model, example, dtype)
     builder = GraphBuilder(takes)
@@ -59,6 +58,7 @@ def capture(
         example=(example.args, example.kwargs),
         output=builder.output_structure(),
         dtype=dtype or _parameter_dtype(model),
+        casts=dtype is not None,
         aliases=takes.aliases,
         groups=tuple(effects.groups),
         order_edges=tuple(effects.order_edges),
@@ -68,6 +68,12 @@ def capture(
         assumptions=tuple(dict.fromkeys(takes.notes)),
         fingerprint=fingerprint(graph, model),
     )
+
+
+def _check_module(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        message = f"model is a {type(model).__name__}, not a torch.nn.Module"
+        raise OptionError(message, hint="pass the module itself, not its class")
 
 
 def _parameter_dtype(model: nn.Module) -> torch.dtype:

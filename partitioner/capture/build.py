@@ -23,7 +23,6 @@ from partitioner.graph import NodeInfo, NodeKind, Span, TensorMeta
 from partitioner.runtime.ops import by_mode
 
 if TYPE_CHECKING:
-
     from partitioner.capture.takes import Takes
 
 __all__ = ["GraphBuilder"]

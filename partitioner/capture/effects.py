@@ -83,18 +83,18 @@ def owner_of(node: fx.Node) -> fx.Node:
 
 def _users_of_weight(graph: fx.Graph, storage: int, owner: str) -> frozenset[fx.Node]:
     """Everything that reads or writes a written buffer runs on one stage."""
-    module = owner.rpartition(".")[0]
     users: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op == "get_attr" and _touches(node, storage):
             users.update(node.users)
-        elif (
-            storage in info(node).writes
-            or node.op == "call_module"
-            and node.target == module
-        ):
+        elif storage in info(node).writes or _holds(node, owner):
             users.add(node)
     return frozenset(users)
+
+
+def _holds(node: fx.Node, weight: str) -> bool:
+    """Whether a leaf module has the weight somewhere inside."""
+    return node.op == "call_module" and weight.startswith(f"{node.target}.")
 
 
 def _touches(node: fx.Node, storage: int) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from partitioner.errors import CaptureError
 
@@ -30,12 +30,12 @@ class FakeWeights:
     """The fakes that stand for a model's parameters and buffers."""
 
     mode: FakeTensorMode
+    device: torch.device
+    """The device the fakes seem to be on."""
     names: dict[int, str] = field(default_factory=dict)
     """id of a fake → first name of the tensor it stands for."""
     aliases: dict[str, str] = field(default_factory=dict)
     """Every name → the first name of the same tensor."""
-    device: torch.device = torch.device("cpu")
-    """The device the fakes seem to be on."""
 
 
 def make_fake(
@@ -60,7 +60,8 @@ def make_fake(
         meta = torch.empty(shape, dtype=wanted, device="meta")
     fake: torch.Tensor = FakeTensor(mode, meta, device)
     if isinstance(tensor, nn.Parameter):
-        fake._is_param = True  # type: ignore[attr-defined]  # isinstance(…, Parameter)
+        # So that isinstance(fake, nn.Parameter) holds.
+        fake._is_param = True  # noqa: SLF001 - what torch itself sets
     return fake.requires_grad_(tensor.requires_grad)
 
 
@@ -88,7 +89,7 @@ def fake_weights(model: nn.Module, dtype: torch.dtype | None) -> Iterator[FakeWe
     made: dict[int, torch.Tensor] = {}
     first: dict[int, str] = {}
     for prefix, module in model.named_modules():
-        for table, cast in ((module._parameters, dtype), (module._buffers, None)):
+        for table, cast in _tables(module, dtype):
             for name, tensor in list(table.items()):
                 if tensor is None:
                     continue
@@ -99,15 +100,23 @@ def fake_weights(model: nn.Module, dtype: torch.dtype | None) -> Iterator[FakeWe
                     made[id(tensor)] = fake
                     first[id(tensor)] = full
                     fakes.names[id(fake)] = full
-                table[name] = made[id(tensor)]  # type: ignore[assignment]
+                table[name] = made[id(tensor)]
                 fakes.aliases[full] = first[id(tensor)]
         refresh_flat_weights(module)
     _alias_shared_modules(model, fakes.aliases)
     yield fakes
 
 
+def _tables(
+    module: nn.Module, dtype: torch.dtype | None
+) -> Iterator[tuple[dict[str, Any], torch.dtype | None]]:
+    """Yield a module's own tables of weights, and the dtype to record each in."""
+    yield module._parameters, dtype  # noqa: SLF001 - setattr would check the fakes
+    yield module._buffers, None  # noqa: SLF001
+
+
 def _check_initialised(name: str, tensor: torch.Tensor) -> None:
-    if isinstance(tensor, UninitializedTensorMixin):
+    if isinstance(tensor, UninitializedBuffer | UninitializedParameter):
         message = f"parameter {name!r} is not initialised yet (lazy module)"
         raise CaptureError(message, hint="run the model once before partitioning it")
 
@@ -127,8 +136,7 @@ def _alias_shared_modules(model: nn.Module, aliases: dict[str, str]) -> None:
         known = first[id(module)]
         if known == path:
             continue
-        own = [*module._parameters, *module._buffers]
-        for name in own:
+        for name in (name for table, _ in _tables(module, None) for name in table):
             full = f"{path}.{name}" if path else name
             original = f"{known}.{name}" if known else name
             if original in aliases:

@@ -23,6 +23,11 @@ __all__ = ["has_backward_hooks", "is_leaf", "run_for_real"]
 REAL_ELEMENTS = 2**26
 """Weights of a module that is run for real; above, recording gives up on it."""
 
+SEEDS = (0, 1)
+
+Made = dict[int, tuple[torch.Tensor, torch.Tensor, int]]
+"""id of a fake → the fake, its real stand-in, and the stand-in's version."""
+
 
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module is called as a whole: torch.nn's own building blocks.
@@ -65,31 +70,44 @@ def run_for_real(
     weights = [*module.parameters(), *module.buffers()]
     if sum(weight.numel() for weight in weights) > REAL_ELEMENTS:
         return None
-    results = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        made: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
-        args, kwargs = map_tree(lambda value: _real(value, made), arguments)
-        try:
-            with _real_weights(module, made):
-                out = call(args, kwargs)
-        except Exception:  # noqa: BLE001 - whatever it is, the fakes' error is raised
-            return None
-        fakes = template(out, lambda value: _fake(value, made, mode))  # noqa: B023 - called at once
-        results.append(rebuild(fakes, lambda value: value))
-        for fake, real, before in made.values():
-            if version(real) != before:
-                on_write(fake)
-    first, second = (list(flatten(result)) for result in results)
-    same = [(path, _shape(leaf)) for path, leaf in first] == [
-        (path, _shape(leaf)) for path, leaf in second
+    results = [
+        _attempt(mode, module, call, arguments, on_write, seed=seed) for seed in SEEDS
     ]
-    if not same or any(_is_number(leaf) for _, leaf in first):
+    shapes = [
+        [(path, _shape(leaf)) for path, leaf in flatten(result)] for result in results
+    ]
+    depends = any(_is_number(leaf) for _, leaf in flatten(results[0]))
+    if None in results or shapes[0] != shapes[1] or depends:
         return None
-    return (results[0],)
+    return results[0]
 
 
-def _real(value: Any, made: dict[int, tuple[torch.Tensor, torch.Tensor, int]]) -> Any:
+def _attempt(
+    mode: FakeTensorMode,
+    module: nn.Module,
+    call: Callable[[Any, Any], Any],
+    arguments: tuple[Any, Any],
+    on_write: Callable[[torch.Tensor], None],
+    *,
+    seed: int,
+) -> tuple[Any] | None:
+    """Run once; return the result with fakes, or None if it failed."""
+    torch.manual_seed(seed)
+    made: Made = {}
+    args, kwargs = map_tree(lambda value: _real(value, made), arguments)
+    try:
+        with _real_weights(module, made):
+            out = call(args, kwargs)
+    except Exception:
+        return None
+    for fake, real, before in made.values():
+        if version(real) != before:
+            on_write(fake)
+    fakes = template(out, lambda value: _fake(value, made, mode))
+    return (rebuild(fakes, lambda value: value),)
+
+
+def _real(value: Any, made: Made) -> Any:
     if not isinstance(value, FakeTensor):
         return value
     if id(value) not in made:
@@ -111,7 +129,7 @@ def _random_like(fake: torch.Tensor) -> torch.Tensor:
 
 def _fake(
     value: Any,
-    made: dict[int, tuple[torch.Tensor, torch.Tensor, int]],
+    made: Made,
     mode: FakeTensorMode,
 ) -> Any:
     """Return the fake that a real tensor stood for, or a new one like it."""
@@ -126,9 +144,7 @@ def _fake(
 
 
 @contextmanager
-def _real_weights(
-    module: nn.Module, made: dict[int, tuple[torch.Tensor, torch.Tensor, int]]
-) -> Iterator[None]:
+def _real_weights(module: nn.Module, made: Made) -> Iterator[None]:
     tables = [
         table
         for inner in module.modules()

@@ -15,7 +15,7 @@ from partitioner.capture.tree import map_tree, tensor_paths, trees_differ
 
 __all__ = [
     "ByMode",
-    "Mismatch",
+    "MismatchError",
     "check_sizes",
     "compare",
     "merge_modes",
@@ -31,7 +31,7 @@ class ByMode:
     eval: Any
 
 
-class Mismatch(Exception):
+class MismatchError(Exception):
     """Two recordings differ in more than plain arguments.
 
     Args:
@@ -51,12 +51,12 @@ def compare(first: Recording, second: Recording) -> None:
     """Check that two recordings are the same, plain arguments included.
 
     Raises:
-        Mismatch: At the first call that differs.
+        MismatchError: At the first call that differs.
     """
 
     def refuse(values: Sequence[Any], where: Any, position: int) -> Any:
         text = f"an argument differs ({values[0]!r}, {values[1]!r})"
-        raise Mismatch(text, position, getattr(where, "source", ""))
+        raise MismatchError(text, position, getattr(where, "source", ""))
 
     _merge([first.copy(), second], refuse)
 
@@ -65,7 +65,7 @@ def _compare_structure(first: Recording, second: Recording) -> None:
     """Check that two recordings have the same calls, module calls and outputs.
 
     Raises:
-        Mismatch: At the first call that differs.
+        MismatchError: At the first call that differs.
     """
     for index, (a, b) in enumerate(zip(first.calls, second.calls, strict=False)):
         _compare_calls(index, a, b)
@@ -74,28 +74,30 @@ def _compare_structure(first: Recording, second: Recording) -> None:
         _raise_longer(first, second, shorter)
     for span_a, span_b in zip(first.spans, second.spans, strict=False):
         if _place(span_a) != _place(span_b):
-            raise Mismatch(f"the call of {span_a.path} differs", span_a.start, "")
+            raise MismatchError(f"the call of {span_a.path} differs", span_a.start, "")
     if len(first.spans) != len(second.spans):
-        raise Mismatch("the number of module calls differs", shorter, "")
+        raise MismatchError("the number of module calls differs", shorter, "")
     if trees_differ(first.output, second.output):
-        raise Mismatch("the model's output differs", shorter, "")
+        raise MismatchError("the model's output differs", shorter, "")
 
 
 def _compare_calls(index: int, a: Call, b: Call) -> None:
     if (a.id, a.kind, a.target) != (b.id, b.kind, b.target):
-        raise Mismatch(f"{_name(a)} became {_name(b)}", index, a.source)
+        raise MismatchError(f"{_name(a)} became {_name(b)}", index, a.source)
     if [path for path, _ in a.outputs] != [path for path, _ in b.outputs]:
-        raise Mismatch(f"{_name(a)} has other results", index, a.source)
+        raise MismatchError(f"{_name(a)} has other results", index, a.source)
     if a.region != b.region:
-        raise Mismatch(f"{_name(a)} runs under other modes", index, a.source)
+        raise MismatchError(f"{_name(a)} runs under other modes", index, a.source)
     if a.kind == "constant" and not _same_constant(a, b):
-        raise Mismatch("a tensor made outside torch differs", index, a.source)
+        raise MismatchError("a tensor made outside torch differs", index, a.source)
 
 
 def _raise_longer(first: Recording, second: Recording, shorter: int) -> None:
     longer = first if len(first.calls) > len(second.calls) else second
     extra = longer.calls[shorter]
-    raise Mismatch(f"{_name(extra)} runs in only one of them", shorter, extra.source)
+    raise MismatchError(
+        f"{_name(extra)} runs in only one of them", shorter, extra.source
+    )
 
 
 def _place(span: SpanRecord) -> tuple[str, int, int, int]:
@@ -125,7 +127,7 @@ def _merge_trees(
     source = getattr(where, "source", "")
     if len(kinds) == 1 and isinstance(first, (tuple, list)):
         if len({len(tree) for tree in trees}) > 1:
-            raise Mismatch("an argument has another length", position, source)
+            raise MismatchError("an argument has another length", position, source)
         items = [
             _merge_trees(parts, where, position, combine)
             for parts in zip(*trees, strict=True)
@@ -133,7 +135,7 @@ def _merge_trees(
         return _like(first, items)
     if len(kinds) == 1 and isinstance(first, dict):
         if len({tuple(tree) for tree in trees}) > 1:
-            raise Mismatch("an argument has other keys", position, source)
+            raise MismatchError("an argument has other keys", position, source)
         return {
             key: _merge_trees([t[key] for t in trees], where, position, combine)
             for key in first
@@ -189,7 +191,7 @@ def merge_modes(
         sizes: The example's free sizes.
 
     Raises:
-        Mismatch: They differ in operations, not only in plain arguments.
+        MismatchError: They differ in operations, not only in plain arguments.
     """
 
     def combine(values: Sequence[Any], where: Any, position: int) -> Any:
@@ -197,7 +199,7 @@ def merge_modes(
         if evaluate_sizes(values[0], sizes) == values[1]:
             return values[0]
         if any(isinstance(value, (Ref, tuple, list, dict)) for value in values):
-            raise Mismatch("an operand differs", position, source)
+            raise MismatchError("an operand differs", position, source)
         return ByMode(values[0], values[1])
 
     merged = _merge([train, evaluation], combine)
@@ -219,17 +221,19 @@ def merge_sizes(
     as varying.
 
     Raises:
-        Mismatch: Something other than integers differs, or no expression fits.
+        MismatchError: Something other than integers differs, or no expression fits.
     """
 
     def combine(values: Sequence[Any], where: Any, position: int) -> Any:
         source = getattr(where, "source", "")
         if not all(type(value) is int for value in values):
-            raise Mismatch("an argument that is no integer differs", position, source)
+            raise MismatchError(
+                "an argument that is no integer differs", position, source
+            )
         found = fit(values[0], values[1:], sizes)
         if found is None:
             text = f"an integer follows the sizes in no known way ({values})"
-            raise Mismatch(text, position, source)
+            raise MismatchError(text, position, source)
         return found
 
     merged = _merge([base, *others], combine)
@@ -246,13 +250,13 @@ def check_sizes(merged: Recording, together: Recording, sizes: Sequence[int]) ->
     """Check a merged recording against one with several sizes changed at once.
 
     Raises:
-        Mismatch: An expression gives another integer than was recorded.
+        MismatchError: An expression gives another integer than was recorded.
     """
 
     def combine(values: Sequence[Any], where: Any, position: int) -> Any:
         if evaluate_sizes(values[0], sizes) != values[1]:
             text = f"an integer follows no sum or product of the sizes ({values[1]})"
-            raise Mismatch(text, position, getattr(where, "source", ""))
+            raise MismatchError(text, position, getattr(where, "source", ""))
         return values[0]
 
     _merge([merged, together], combine)
@@ -260,7 +264,7 @@ def check_sizes(merged: Recording, together: Recording, sizes: Sequence[int]) ->
 
 def _varying(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     if len({len(shape) for shape in shapes}) > 1:
-        raise Mismatch("a tensor has another number of dimensions", 0, "")
+        raise MismatchError("a tensor has another number of dimensions", 0, "")
     dims = range(len(shapes[0]))
     return tuple(d for d in dims if len({shape[d] for shape in shapes}) > 1)
 

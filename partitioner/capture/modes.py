@@ -137,10 +137,14 @@ def intercepted(watcher: CallWatcher) -> Iterator[None]:
             return run(*inputs)
         return watcher.call_custom(cls, apply.__get__(None, cls), args, kwargs)
 
-    nn.Module.__call__ = call  # type: ignore[assignment,method-assign]
-    torch.autograd.Function.apply = classmethod(call_apply)  # type: ignore[assignment]
+    _set(nn.Module, "__call__", call)
+    _set(torch.autograd.Function, "apply", classmethod(call_apply))
     try:
         yield
     finally:
-        nn.Module.__call__ = original  # type: ignore[method-assign]
-        torch.autograd.Function.apply = apply
+        _set(nn.Module, "__call__", original)
+        _set(torch.autograd.Function, "apply", apply)
+
+
+def _set(owner: type, name: str, value: Any) -> None:
+    setattr(owner, name, value)

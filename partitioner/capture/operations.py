@@ -51,7 +51,7 @@ __all__ = [
 NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
-class LeafNeeded(BaseException):  # noqa: N818 - a request, which no model may catch
+class LeafNeeded(BaseException):
     """The module at ``path`` cannot be recorded through; it must become a leaf.
 
     Not an ``Exception``, so that a model's own ``except`` does not swallow it.
@@ -87,7 +87,7 @@ class OperationRecorder(TorchFunctionMode):
         self.current: Call | None = None
         self.written: set[int] = set()  # storages that the current call wrote unseen
         self.forced: float | None = None
-        """What random numbers on real tensors become, to see what Python makes of it."""
+        """What draws on real tensors become, to see what Python makes of them."""
         self.silent = False  # inside a leaf, or at our own work
 
     # -- values -----------------------------------------------------------------------

@@ -85,10 +85,16 @@ class Session:
             DataDependentError: The root itself would have to be a leaf.
         """
         while True:
-            try:
-                return self._once(training=training, shapes=None, chance=chance)
-            except LeafNeeded as needed:
-                self.require_leaf(needed)
+            recording = self._attempt(training=training, chance=chance)
+            if recording is not None:
+                return recording
+
+    def _attempt(self, *, training: bool, chance: Chance | None) -> Recording | None:
+        try:
+            return self._once(training=training, shapes=None, chance=chance)
+        except LeafNeeded as needed:
+            self.require_leaf(needed)
+            return None
 
     def record_at(self, shapes: Sequence[tuple[int, ...]]) -> Recording:
         """Record in train mode at other input shapes, with the leaves as they are.

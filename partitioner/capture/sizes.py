@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FreeSize", "SizeExpr", "candidates", "fit"]
 
+SMALLEST_HALVED = 4
 MAX_FREE_SIZES = 5
 """Sizes that are tried; an image model has batch, channels, height and width."""
 
@@ -54,12 +55,11 @@ class SizeExpr:
 def candidates(inputs: Sequence[InputSpec]) -> list[FreeSize]:
     """Return the sizes that may be free: the batch first, then equal sizes together.
 
-    Dimension 0 of every input that has the first input's batch size is the batch;
+    Dimension 0 of every input that has the first input's batch size is the batch (a
+    number as the first input has none);
     other dimensions of one size are taken to follow each other.
     """
-    if not inputs or not inputs[0].shape:
-        return []
-    batch = inputs[0].shape[0]
+    batch = next((spec.shape[0] for spec in inputs if spec.shape), None)
     groups: dict[tuple[bool, int], list[tuple[int, int]]] = {}
     for index, spec in enumerate(inputs):
         for dim, size in enumerate(spec.shape):
@@ -67,18 +67,18 @@ def candidates(inputs: Sequence[InputSpec]) -> list[FreeSize]:
             groups.setdefault((is_batch, size), []).append((index, dim))
     ordered = sorted(groups.items(), key=lambda item: not item[0][0])
     return [
-        FreeSize(dims=tuple(dims), value=size, other=_other(size, is_batch))
+        FreeSize(dims=tuple(dims), value=size, other=_other(size, is_batch=is_batch))
         for (is_batch, size), dims in ordered[:MAX_FREE_SIZES]
     ]
 
 
-def _other(size: int, is_batch: bool) -> int:
+def _other(size: int, *, is_batch: bool) -> int:
     """Return a second size: one more sample, or half of an even length.
 
     Half, because a model that accepts a length accepts shorter ones (tables of
     positions end), and strided layers divide it.
     """
-    if is_batch or size < 4 or size % 2:
+    if is_batch or size < SMALLEST_HALVED or size % 2:
         return size + 1
     return size // 2
 

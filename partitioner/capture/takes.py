@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partitioner.capture.merge import (
-    Mismatch,
+    MismatchError,
     check_sizes,
     compare,
     merge_modes,
@@ -70,7 +70,7 @@ def record_all(model: nn.Module, example: Example, dtype: torch.dtype | None) ->
     recording = merge_modes(merged, evaluation, [size.value for size in sizes])
     return Takes(
         recording=recording,
-        inputs=_with_symbols(example.inputs, sizes),
+        inputs=_as_recorded(example.inputs, sizes, dtype),
         sizes=tuple(sizes),
         aliases=session.aliases,
         configs=session.configs,
@@ -91,7 +91,7 @@ def _both_modes(session: Session) -> tuple[Recording, Recording]:
             continue
         try:
             merge_modes(train.copy(), evaluation)
-        except Mismatch as mismatch:
+        except MismatchError as mismatch:
             reason = f"train and eval mode differ: {mismatch.reason}"
             session.require_leaf(_leaf_around(train, mismatch, reason))
         if leaves == len(session.leaves):
@@ -102,14 +102,14 @@ def _check_draws(session: Session, recording: Recording, *, training: bool) -> N
     """Record under other seeds; what Python makes of a random number may not differ."""
     if not recording.draw_reads:
         return
-    for chance in CHANCES:
-        try:
+    try:
+        for chance in CHANCES:
             compare(recording, session.record(training=training, chance=chance))
-        except Mismatch as mismatch:
-            path, source = recording.draw_reads[0]
-            reason = "Python uses the value of a random number"
-            session.require_leaf(LeafNeeded(path, f"{reason}: {mismatch}", source))
-            return
+    except MismatchError as mismatch:
+        path, source = recording.draw_reads[0]
+        reason = "Python uses the value of a random number"
+        session.require_leaf(LeafNeeded(path, f"{reason}: {mismatch}", source))
+        return
     for path, source in dict.fromkeys(recording.draw_reads):
         session.notes.append(
             f"{path or 'the root'} reads a random number ({source}); whatever it "
@@ -117,7 +117,9 @@ def _check_draws(session: Session, recording: Recording, *, training: bool) -> N
         )
 
 
-def _leaf_around(recording: Recording, mismatch: Mismatch, reason: str) -> LeafNeeded:
+def _leaf_around(
+    recording: Recording, mismatch: MismatchError, reason: str
+) -> LeafNeeded:
     """Ask for the innermost module call around a difference to become a leaf."""
     inner = ""
     for span in recording.spans:
@@ -172,30 +174,46 @@ def _merge_sizes(
     others: list[Recording],
 ) -> tuple[list[FreeSize], Recording]:
     """Merge, and check with all sizes changed at once; give up sizes until it fits."""
-    while True:
-        try:
-            merged = merge_sizes(base.copy(), others, sizes)
-            if len(sizes) > 1:
-                together = session.record_at(_shapes(session, sizes))
-                check_sizes(merged, together, [size.other for size in sizes])
-        except (LeafNeeded, Exception) as error:
-            if not sizes:
-                raise
-            _note_fixed(session, sizes[-1], error)
-            sizes, others = sizes[:-1], others[:-1]
-        else:
+    while sizes:
+        merged = _try_together(session, base, sizes, others)
+        if merged is not None:
             return sizes, merged
+        sizes, others = sizes[:-1], others[:-1]
+    return [], merge_sizes(base.copy(), [], [])
 
 
-def _with_symbols(
-    inputs: tuple[InputSpec, ...], sizes: Sequence[FreeSize]
+def _try_together(
+    session: Session,
+    base: Recording,
+    sizes: list[FreeSize],
+    others: list[Recording],
+) -> Recording | None:
+    try:
+        merged = merge_sizes(base.copy(), others, sizes)
+        if len(sizes) > 1:
+            together = session.record_at(_shapes(session, sizes))
+            check_sizes(merged, together, [size.other for size in sizes])
+    except (LeafNeeded, Exception) as error:
+        _note_fixed(session, sizes[-1], error)
+        return None
+    return merged
+
+
+def _as_recorded(
+    inputs: tuple[InputSpec, ...],
+    sizes: Sequence[FreeSize],
+    dtype: torch.dtype | None,
 ) -> tuple[InputSpec, ...]:
     symbols = [[-1] * len(spec.shape) for spec in inputs]
     for number, size in enumerate(sizes):
         for index, dim in size.dims:
             symbols[index][dim] = number
     return tuple(
-        replace(spec, symbols=tuple(symbols[index]))
+        replace(
+            spec,
+            symbols=tuple(symbols[index]),
+            dtype=dtype if dtype and spec.dtype.is_floating_point else spec.dtype,
+        )
         for index, spec in enumerate(inputs)
     )
 

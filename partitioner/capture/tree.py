@@ -52,23 +52,24 @@ def is_plain(value: object) -> bool:
 def map_tree(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply ``function`` to every leaf of tuples, lists, dicts and slices."""
     if isinstance(value, tuple):
-        items = [map_tree(function, item) for item in value]
-        if hasattr(value, "_fields"):
-            return type(value)(*items)
-        if hasattr(value, "n_sequence_fields"):  # torch.return_types
-            return type(value)(items)
-        return tuple(items)
+        return _map_tuple(function, value)
     if isinstance(value, list):
         return [map_tree(function, item) for item in value]
     if type(value) is dict:
         return {key: map_tree(function, item) for key, item in value.items()}
     if isinstance(value, slice):
-        return slice(
-            map_tree(function, value.start),
-            map_tree(function, value.stop),
-            map_tree(function, value.step),
-        )
+        parts = (value.start, value.stop, value.step)
+        return slice(*(map_tree(function, part) for part in parts))
     return function(value)
+
+
+def _map_tuple(function: Callable[[Any], Any], value: Any) -> Any:
+    items = [map_tree(function, item) for item in value]
+    if hasattr(value, "_fields"):
+        return type(value)(*items)
+    if hasattr(value, "n_sequence_fields"):  # torch.return_types
+        return type(value)(items)
+    return tuple(items)
 
 
 def children(value: Any) -> Iterator[tuple[tuple[str, Any], Any]] | None:
@@ -176,10 +177,10 @@ def trees_differ(first: Any, second: Any) -> bool:
         return True
     if isinstance(first, _Container):
         steps = [[step for step, _ in tree.items] for tree in (first, second)]
-        if first.kind is not second.kind or steps[0] != steps[1]:
+        if first.kind is not second.kind or bool(steps[0] != steps[1]):
             return True
         pairs = zip(first.items, second.items, strict=True)
         return any(trees_differ(a, b) for (_, a), (_, b) in pairs)
     if isinstance(first, Opaque):
-        return first.name != second.name
-    return repr(first) != repr(second)
+        return bool(first.name != second.name)
+    return bool(repr(first) != repr(second))

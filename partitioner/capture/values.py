@@ -168,7 +168,7 @@ def is_fake(value: Any) -> bool:
 
 
 def version(tensor: torch.Tensor) -> int:
-    """Return how often a tensor was written in place (inference tensors do not count)."""
+    """Return how often a tensor was written in place; inference mode does not count."""
     return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - torch has no public name
 
 

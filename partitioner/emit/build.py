@@ -1,4 +1,4 @@
-"""Layers → what DeepSpeed takes: layer specs, the pipeline module, the batch adapter."""
+"""Layers → what DeepSpeed takes: layer specs, pipeline module, batch adapter."""
 
 from __future__ import annotations
 
@@ -105,23 +105,15 @@ def _check_has_weights(graph: ModelGraph) -> None:
 
 
 def batch_adapter(graph: ModelGraph, layers: Layers) -> BatchAdapter:
-    """Return the function that turns a batch into what each end of the pipeline needs."""
+    """Return the function that turns a batch into what each end needs."""
     names = _parameter_names(graph)
     return BatchAdapter(
         leaves=tuple(_leaf(spec, names) for spec in graph.inputs),
         first=layers.first,
         late=layers.late,
         constants=tuple(_constants(graph, names)),
-        floating=graph.dtype if _casts(graph) else None,
+        floating=graph.dtype if graph.casts else None,
         equal_sizes=_equal_sizes(graph),
-    )
-
-
-def _casts(graph: ModelGraph) -> bool:
-    """Whether floating inputs were recorded in the engine's dtype, not their own."""
-    return any(
-        spec.dtype.is_floating_point and spec.dtype != graph.dtype
-        for spec in graph.inputs
     )
 
 

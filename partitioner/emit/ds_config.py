@@ -84,12 +84,23 @@ def _check(config: Mapping[str, Any], graph: ModelGraph, options: Options) -> No
             f"{options.micro_batches} micro-batches"
         )
         raise OptionError(message, hint=f"partition(…, micro_batches={steps})")
-    zero = config.get("zero_optimization", {}).get("stage", 0)
+    zero = _section(config, "zero_optimization").get("stage", 0)
     if zero > MAX_ZERO_STAGE:
         message = f"ZeRO stage {zero} does not work with DeepSpeed's pipeline engine"
         raise OptionError(message, hint="use ZeRO stage 0 or 1")
     for dtype, key in _PRECISION.items():
-        enabled = bool(config.get(key, {}).get("enabled", False))
-        if enabled and graph.dtype != dtype:
-            message = f"{key} is enabled, but the plan was made for {graph.dtype}"
-            raise OptionError(message, hint=f"partition(…, dtype={str(dtype)[6:]!r})")
+        enabled = bool(_section(config, key).get("enabled", False))
+        if enabled == (graph.dtype == dtype):
+            continue
+        state = "enabled" if enabled else "disabled"
+        wanted = str(dtype if enabled else torch.float32).removeprefix("torch.")
+        message = f"{key} is {state}, but the plan was made for {graph.dtype}"
+        raise OptionError(message, hint=f"partition(…, dtype={wanted!r})")
+
+
+def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    section = config.get(key, {})
+    if not isinstance(section, Mapping):
+        message = f"{key} is {section!r}, not a dict"
+        raise OptionError(message, hint="write it as in DeepSpeed's configuration")
+    return section

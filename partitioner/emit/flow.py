@@ -84,8 +84,9 @@ def find_flow(
     alive: set[fx.Node] = set()
     incoming: list[tuple[fx.Node, ...]] = []
     for index in range(len(needs) - 1, -1, -1):
-        made = {node for c in calls[index] for node in c.nodes} if index < len(calls) else set()
-        alive = {node for node in alive if node not in made} | set(needs[index])
+        run = calls[index] if index < len(calls) else ()
+        alive -= {node for call in run for node in call.nodes}
+        alive |= set(needs[index])
         if index == 0:
             alive = {info_input(node) for node in alive}
         incoming.append(tuple(sorted(alive, key=position.__getitem__)))

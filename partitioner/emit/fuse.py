@@ -63,19 +63,13 @@ class _Fuser:
     def _is_at_hand(self, node: fx.Node) -> bool:
         return not is_placed(node) or node in self.at_hand or node in self.inside
 
-    def _returns(
-        self, node: fx.Node, span: Span, results: Collection[fx.Node]
-    ) -> bool:
+    def _returns(self, node: fx.Node, span: Span, results: Collection[fx.Node]) -> bool:
         used = any(user not in span.nodes for user in node.users)
         return not used or node in results
 
-    def _takes(
-        self, node: fx.Node, span: Span, arguments: Collection[fx.Node]
-    ) -> bool:
+    def _takes(self, node: fx.Node, span: Span, arguments: Collection[fx.Node]) -> bool:
         return all(
-            source in span.nodes
-            or source in arguments
-            or self._is_own(source, span)
+            source in span.nodes or source in arguments or self._is_own(source, span)
             for source in node.all_input_nodes
         )
 
@@ -92,7 +86,9 @@ class _Fuser:
         prefix = f"{span.path}."
         aliases = self.graph.aliases
         return any(
-            name.startswith(prefix) for name, first in aliases.items() if first == target
+            name.startswith(prefix)
+            for name, first in aliases.items()
+            if first == target
         )
 
 

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from partitioner.capture.tree import rebuild
-from partitioner.emit.code import Seeder, write_segment
 from partitioner.emit.flow import Flow, find_flow
 from partitioner.emit.fuse import Call, fuse
-from partitioner.emit.placement import Piece, Placement, pieces
+from partitioner.emit.placement import (
+    Piece,
+    Placement,
+    check_placement,
+    pieces,
+)
+from partitioner.emit.write import Seeder, write_segment
 from partitioner.errors import EmitError
 from partitioner.graph import ModelGraph, TensorMeta, info
 from partitioner.runtime.pipeline_module import ParameterTie
@@ -90,14 +95,18 @@ def emit(
     calls = _fused(graph, found)
     late = [node for node in graph.graph.nodes if info(node).kind == "late"]
     flow = find_flow(graph, calls, late)
-    starts = [i for i in range(len(found)) if i == 0 or found[i].stage != found[i - 1].stage]
+    starts = [
+        i for i in range(len(found)) if i == 0 or found[i].stage != found[i - 1].stage
+    ]
     parts = (*starts, len(found))
     layers = tuple(
-        _layer(graph, found, calls, flow, index, parts, seeder)
+        _layer(graph, found, calls, flow, index=index, parts=parts, seeder=seeder)
         for index in range(len(found))
     )
     head, leaves = _head(graph, late, flow, seeder)
-    numbers = {node: i for i, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
+    numbers = {
+        node: i for i, node in enumerate(graph.graph.find_nodes(op="placeholder"))
+    }
     return Layers(
         layers=layers,
         parts=parts,
@@ -109,36 +118,6 @@ def emit(
         output=graph.output,
         leaves=leaves,
     )
-
-
-def check_placement(graph: ModelGraph, placement: Placement) -> None:
-    """Check that stages are legal and non-empty.
-
-    Raises:
-        EmitError: Lists every rule that is broken.
-    """
-    stage_of = placement.stage_of
-    faults: list[str] = []
-    for node in graph.graph.nodes:
-        if info(node).kind != "compute":
-            continue
-        if node not in stage_of:
-            faults.append(f"{info(node).id} has no stage")
-            continue
-        for source in node.all_input_nodes:
-            if stage_of.get(source, 0) > stage_of[node]:
-                faults.append(f"{info(node).id} runs before {info(source).id}")
-    for group in graph.groups:
-        if len({stage_of[node] for node in group if node in stage_of}) > 1:
-            names = ", ".join(sorted(info(node).id for node in group))
-            faults.append(f"an in-place write is separated from its readers: {names}")
-    for before, after in graph.order_edges:
-        if stage_of.get(before, 0) > stage_of.get(after, placement.stages):
-            faults.append(f"{info(after).id} overwrites what {info(before).id} reads")
-    empty = set(range(placement.stages)) - set(stage_of.values())
-    faults += [f"stage {stage} is empty" for stage in sorted(empty)]
-    if faults:
-        raise EmitError("the placement is not legal:\n- " + "\n- ".join(faults[:20]))
 
 
 def _fused(graph: ModelGraph, found: Sequence[Piece]) -> list[list[Call]]:
@@ -155,6 +134,7 @@ def _layer(
     found: Sequence[Piece],
     calls: Sequence[Sequence[Call]],
     flow: Flow,
+    *,
     index: int,
     parts: Sequence[int],
     seeder: Seeder | None,
@@ -224,7 +204,7 @@ def _head(
     graph: ModelGraph, late: Sequence[fx.Node], flow: Flow, seeder: Seeder | None
 ) -> tuple[SegmentBody | None, tuple[int, ...] | None]:
     output = next(iter(reversed(graph.graph.nodes)))
-    leaves: list[fx.Node] = list(output.args[0])  # type: ignore[arg-type]
+    leaves: list[fx.Node] = list(output.args[0])
     if not late and set(leaves) <= set(flow.outgoing):
         return None, tuple(flow.outgoing.index(node) for node in leaves)
     calls = [Call(nodes=(node,)) for node in late]

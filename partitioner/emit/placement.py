@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partitioner.graph import ModelGraph, info
+from partitioner.errors import EmitError
+from partitioner.graph import info
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import fx
 
-__all__ = ["Piece", "Placement", "pieces"]
+    from partitioner.graph import ModelGraph
+
+__all__ = ["Piece", "Placement", "check_placement", "pieces"]
+
+SHOWN_FAULTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +63,56 @@ def pieces(graph: ModelGraph, placement: Placement) -> list[Piece]:
         if run:
             found.append(Piece(stage=stage, block=block, nodes=tuple(run)))
     return found
+
+
+def check_placement(graph: ModelGraph, placement: Placement) -> None:
+    """Check that stages are legal and non-empty.
+
+    Raises:
+        EmitError: Lists every rule that is broken.
+    """
+    faults = [
+        *_stage_faults(graph, placement),
+        *_order_faults(graph, placement),
+        *_group_faults(graph, placement),
+    ]
+    if faults:
+        shown = [f"- {fault}" for fault in faults[:SHOWN_FAULTS]]
+        if len(faults) > SHOWN_FAULTS:
+            shown.append(f"- and {len(faults) - SHOWN_FAULTS} more")
+        raise EmitError("\n".join(["the placement is not legal:", *shown]))
+
+
+def _stage_faults(graph: ModelGraph, placement: Placement) -> Iterator[str]:
+    stages, stage_of = placement.stages, placement.stage_of
+    for node in graph.graph.nodes:
+        if info(node).kind != "compute":
+            continue
+        if node not in stage_of:
+            yield f"{info(node).id} has no stage"
+        elif not 0 <= stage_of[node] < stages:
+            yield f"{info(node).id} is on stage {stage_of[node]} of {stages}"
+    for stage in sorted(set(range(stages)) - set(stage_of.values())):
+        yield f"stage {stage} is empty"
+
+
+def _order_faults(graph: ModelGraph, placement: Placement) -> Iterator[str]:
+    stage_of = placement.stage_of
+    for node, stage in stage_of.items():
+        for source in node.all_input_nodes:
+            if stage_of.get(source, 0) > stage:
+                yield f"{info(node).id} runs before {info(source).id}, which it reads"
+    for before, after in graph.order_edges:
+        # Inputs come before all stages, and the loss part after.
+        if stage_of.get(before, 0) > stage_of.get(after, placement.stages):
+            yield (
+                f"{info(after).id} runs before {info(before).id}, and one of them "
+                "writes what the other reads"
+            )
+
+
+def _group_faults(graph: ModelGraph, placement: Placement) -> Iterator[str]:
+    for group in graph.groups:
+        if len({placement.stage_of[n] for n in group if n in placement.stage_of}) > 1:
+            names = ", ".join(sorted(info(node).id for node in group))
+            yield f"a cut separates what shares memory that is written: {names}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +157,7 @@ def error(reference: Tensor, value: Tensor, floor: float = 0.0) -> float:
     same = (a == b) | (a.isnan() & b.isnan())
     difference = torch.where(same, torch.zeros_like(a), a - b).abs().max().item()
     scale = max(_largest(reference), floor)
-    if difference != difference or scale == 0.0:
+    if math.isnan(difference) or scale == 0.0:
         return float("inf")
     return difference / scale
 

@@ -39,8 +39,8 @@ def run_original(
     graph: ModelGraph, seeding: Seeding, tensors: Sequence[Tensor], *, training: bool
 ) -> Outcome:
     """Run the user's model as it is, every draw seeded."""
-    args, kwargs = call_with(graph, [tensor.clone() for tensor in tensors])
-    with undisturbed(graph.model):
+    args, kwargs = call_with(graph, _own(graph, tensors))
+    with undisturbed(graph):
         set_mode(graph.model, training=training)
         with caches_off(graph.configs), seeding.following():
             out = graph.model(*args, **kwargs)
@@ -57,8 +57,8 @@ def run_cut(
     As the engine does: a stage's inputs are detached leaves, and their gradients are
     handed back to the stage before.
     """
-    tensors = [tensor.clone() for tensor in tensors]  # the model may write to them
-    with undisturbed(graph.model):
+    tensors = _own(graph, tensors)
+    with undisturbed(graph):
         set_mode(graph.model, training=training)
         segments = [_segment(layer) for layer in layers.layers]
         for segment in segments:
@@ -81,6 +81,14 @@ def run_cut(
         return _outcome(graph.model, outputs)
 
 
+def _own(graph: ModelGraph, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copy the inputs, which the model may write to, in the dtypes of the recording."""
+    pairs = zip(tensors, graph.inputs, strict=True)
+    if not graph.casts:
+        return [tensor.clone() for tensor, _ in pairs]
+    return [tensor.to(spec.dtype, copy=True) for tensor, spec in pairs]
+
+
 def call_with(
     graph: ModelGraph, tensors: Sequence[Tensor]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -96,21 +104,32 @@ def tensor_leaves(output: Any) -> tuple[Tensor, ...]:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Put back modes, buffers, gradients and generators afterwards."""
+def undisturbed(graph: ModelGraph) -> Iterator[None]:
+    """Run in the plan's dtype; put back weights, modes, buffers and generators."""
+    model = graph.model
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    gradients = [(p, p.grad) for p in model.parameters()]
-    for parameter, _ in gradients:
-        parameter.grad = None
+    weights = [(p, p.data, p.grad) for p in model.parameters()]
     try:
+        for name, parameter in model.named_parameters():
+            parameter.grad = None
+            parameter.data = _lent(graph, name, parameter.data)
         with untouched(model), torch.enable_grad():
             yield
     finally:
         with torch.no_grad():
             for buffer, value in buffers:
                 buffer.copy_(value)
-        for parameter, gradient in gradients:
+        for parameter, data, gradient in weights:
+            parameter.grad = None
+            parameter.data = data
             parameter.grad = gradient
+
+
+def _lent(graph: ModelGraph, name: str, data: Tensor) -> Tensor:
+    """Return a parameter's values for the run: copies where they would change."""
+    casts = graph.casts and data.is_floating_point()
+    dtype = graph.dtype if casts else data.dtype
+    return data.to(dtype, copy=name in graph.written_buffers)
 
 
 def _segment(layer: Any) -> Segment:

@@ -79,8 +79,9 @@ class _Writer:
             target = str(node.target)
             self.modules[target] = self.source.model.get_submodule(target)
         key = facts.draw_key if facts.draws else ""
-        made = self._call(node.op, node.target, args, kwargs, facts.region, key)
-        self.made[node] = made
+        self.made[node] = self._call(
+            node.op, node.target, args, kwargs, region=facts.region, key=key
+        )
 
     def _weight(self, node: fx.Node) -> fx.Node:
         target = str(node.target)
@@ -95,16 +96,15 @@ class _Writer:
             return
         path, _, name = target.rpartition(".")
         owner = self.source.model.get_submodule(path)
-        if name in owner._parameters:
-            parameter = owner._parameters[name]
-            if parameter is not None:
-                self.parameters[target] = parameter
+        weight = getattr(owner, name)
+        if isinstance(weight, nn.Parameter):
+            self.parameters[target] = weight
             return
-        persistent = name not in owner._non_persistent_buffers_set
-        self.buffers[target] = (owner._buffers[name], persistent)
+        persistent = name not in owner._non_persistent_buffers_set  # noqa: SLF001 - nn.Module's own
+        self.buffers[target] = (weight, persistent)
 
     def _call(
-        self, op: str, target: Any, args: Any, kwargs: Any, region: Region, key: str
+        self, op: str, target: Any, args: Any, kwargs: Any, *, region: Region, key: str
     ) -> fx.Node:
         """Write a call, inside its region and seeded if asked."""
         wrap = region != Region() or (key and self.seeder is not None)
@@ -124,16 +124,14 @@ class _Writer:
             span.path,
             self._convert(span.args),
             self._convert(dict(span.kwargs)),
-            span.region,
-            span.id if draws else "",
+            region=span.region,
+            key=span.id if draws else "",
         )
         for node, path in result_paths(span).items():
             if node not in self.made:
                 self.made[node] = self._descend(result, path)
 
-    def _descend(
-        self, node: fx.Node, path: tuple[tuple[str, object], ...]
-    ) -> fx.Node:
+    def _descend(self, node: fx.Node, path: tuple[tuple[str, Any], ...]) -> fx.Node:
         for how, what in path:
             function = operator.getitem if how == "item" else getattr
             node = self.graph.call_function(function, (node, what))
@@ -148,18 +146,19 @@ def _wrapped(
     A module is its first argument. Generated code names functions, it cannot hold
     them as arguments: hence one function for each such call.
     """
-    steps: tuple[Any, ...] = ()
+    steps: list[Any] = []
     if key and seeder is not None:
-        steps += (seeder, key)
+        steps += [seeder, key]
     if region != Region():
-        steps += (in_region, region.grad_enabled, region.autocast)
+        steps += [in_region, region.grad_enabled, region.autocast]
     if op == "call_function":
-        steps += (target,)
+        steps += [target]
     elif op == "call_method":
-        steps += (_call_method, target)
+        steps += [_call_method, target]
     else:
-        steps += (_call_module,)
-    inner = partial(*steps)
+        steps += [_call_module]
+    function, *first = steps
+    inner = partial(function, *first)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return inner(*args, **kwargs)
