@@ -76,7 +76,9 @@ def main() -> int:
         worst = max(worst, difference)
         print(f"{step:>4}  {ours:>12.7f}  {theirs:>12.7f}  {difference:>10.1e}")
     verdict = "equal" if worst <= TOLERANCE else "DIFFERENT"
-    print(f"largest relative difference: {worst:.1e} (limit {TOLERANCE:.0e}): {verdict}")
+    print(
+        f"largest relative difference: {worst:.1e} (limit {TOLERANCE:.0e}): {verdict}"
+    )
     return 0 if worst <= TOLERANCE else 1
 
 

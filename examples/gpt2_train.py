@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import deepspeed
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from partitioner import partition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MICRO_BATCHES = 4
 SAMPLES, LENGTH, VOCABULARY = 4, 64, 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from dataclasses import replace
@@ -104,8 +105,8 @@ def _random_stages(
             cuts.sort()
         if cuts[0] < first or len(set(cuts)) < len(cuts):
             continue
-        bounds = [0, *cuts, len(computing)]
-        if all(any(trainable[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)):
+        bounds = itertools.pairwise([0, *cuts, len(computing)])
+        if all(any(trainable[start:end]) for start, end in bounds):
             break
     else:
         message = f"no legal cut through {pattern!r} was found"
@@ -134,7 +135,7 @@ def _trains(graph: ModelGraph, nodes: Any) -> bool:
 
 def _blocks(graph: ModelGraph, rng: random.Random) -> dict[Any, str]:
     """Recompute about half of the recorded module calls below the root's children."""
-    block_of = {}
+    block_of: dict[Any, str] = {}
     for span in graph.spans:
         if span.path.count(".") == 2 and rng.random() < 0.5:
             for node in span.nodes:

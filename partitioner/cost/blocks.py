@@ -55,4 +55,3 @@ def _is_repeated(model: nn.Module, path: str) -> bool:
     return bool(name) and isinstance(
         model.get_submodule(parent), nn.ModuleList | nn.Sequential
     )
-

@@ -81,7 +81,9 @@ def omit_repeats(names: Iterable[str]) -> list[str]:
     for name in names:
         parts = name.split(".")
         shared = 0
-        while shared < min(len(parts), len(above)) - 1 and parts[shared] == above[shared]:
+        while (
+            shared < min(len(parts), len(above)) - 1 and parts[shared] == above[shared]
+        ):
             shared += 1
         shown.append(".".join(["…", *parts[shared:]]) if shared > 1 else name)
         above = parts

@@ -139,7 +139,7 @@ def _loss(case: Case, model: nn.Module, batch: Batch) -> Tensor:
     return loss_fn(output, labels)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _planned(model: str, stages: int, micro_batches: int, checkpointing: str) -> Plan:
     """Plan once on each rank; every case starts from the same weights."""
     entry = MODELS[model]
@@ -174,9 +174,7 @@ def _train_stage(case: Case) -> Outcome:
             assignment = assignment_through(plan, case.through, rng)
         plan = replace(plan, assignment=assignment)
     module = plan.pipeline_module(loss_fn=loss_of(case.model))
-    config = plan.ds_config(
-        gradient_clipping=case.clipping, steps_per_print=10**9
-    )
+    config = plan.ds_config(gradient_clipping=case.clipping, steps_per_print=10**9)
     del config["optimizer"]
     engine, *_ = deepspeed.initialize(
         model=module,
