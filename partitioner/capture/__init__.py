@@ -92,12 +92,14 @@ def _constants(takes: Takes) -> dict[str, torch.Tensor]:
 
 
 def fingerprint(graph: fx.Graph, model: nn.Module) -> str:
-    """Hash operations, arguments and the weights' names, shapes and dtypes."""
+    """Hash operations, arguments, leaves' settings, and weights' shapes and dtypes."""
     digest = hashlib.sha256()
     for node in graph.nodes:
         target = node.target
         text = target if isinstance(target, str) else _function_name(target)
         arguments = fx.map_arg((node.args, node.kwargs), lambda n: info(n).id)
+        if node.op == "call_module":
+            text += repr(model.get_submodule(text))  # a stride, a rate, a constant
         digest.update(f"{info(node).id}|{node.op}|{text}|{arguments}\n".encode())
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         digest.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}\n".encode())

@@ -92,6 +92,7 @@ class GraphBuilder:
             draw_key=call.draw_key,
             region=call.region,
         )
+        node.meta["eval_memory"] = (call.eval_storages, call.eval_writes)
         self._add_results(index, call, node)
 
     def _create(self, call: Call, args: Any, kwargs: Any) -> fx.Node:
@@ -136,6 +137,10 @@ class GraphBuilder:
                     outputs=(meta,) if prefix == path else (),
                 )
                 picked.meta["part"] = True
+                places = [place for place, _ in call.outputs]
+                whole = prefix == path
+                storages = (call.eval_storages[places.index(path)],) if whole else ()
+                picked.meta["eval_memory"] = (storages, ())
                 self.shared[key] = picked
                 self.calls[index].append(picked)
             current = self.shared[key]

@@ -33,8 +33,19 @@ class Effects:
     written_buffers: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Which storages every node returns and writes, in one mode."""
+
+    storages: Mapping[fx.Node, tuple[int, ...]]
+    writes: Mapping[fx.Node, tuple[int, ...]]
+
+
 def find_effects(graph: fx.Graph, weights: Mapping[int, str]) -> Effects:
     """Return groups and order edges of every storage that is written.
+
+    In both modes: dropout in eval mode returns its argument, so that a write to its
+    result is a write to the argument there.
 
     Args:
         graph: Nodes in program order, with their facts.
@@ -42,19 +53,37 @@ def find_effects(graph: fx.Graph, weights: Mapping[int, str]) -> Effects:
     """
     effects = Effects()
     effects.groups += _result_groups(graph)
-    position = {node: index for index, node in enumerate(graph.nodes)}
-    written = {storage for node in graph.nodes for storage in info(node).writes}
-    buffers = set()
-    for storage in sorted(written):
-        owner = weights.get(storage)
-        if owner is not None:
-            buffers.add(owner)
-            effects.groups.append(_users_of_weight(graph, storage, owner))
-        else:
-            _add_storage(effects, graph, storage, position)
-    effects.groups = [group for group in effects.groups if len(group) > 1]
+    buffers: set[str] = set()
+    for memory in (_in_train_mode(graph), _in_eval_mode(graph)):
+        written = {storage for writes in memory.writes.values() for storage in writes}
+        for storage in sorted(written):
+            owner = weights.get(storage)
+            if owner is not None:
+                buffers.add(owner)
+                group = _users_of_weight(graph, memory, storage, owner)
+                effects.groups.append(group)
+            else:
+                _add_storage(effects, graph, memory, storage)
+    # The modes mostly agree.
+    effects.groups = [g for g in dict.fromkeys(effects.groups) if len(g) > 1]
+    effects.order_edges = list(dict.fromkeys(effects.order_edges))
     effects.written_buffers = frozenset(buffers)
     return effects
+
+
+def _in_train_mode(graph: fx.Graph) -> Memory:
+    return Memory(
+        storages={n: tuple(m.storage for m in info(n).outputs) for n in graph.nodes},
+        writes={node: info(node).writes for node in graph.nodes},
+    )
+
+
+def _in_eval_mode(graph: fx.Graph) -> Memory:
+    found = {node: node.meta.get("eval_memory", ((), ())) for node in graph.nodes}
+    return Memory(
+        storages={node: storages for node, (storages, _) in found.items()},
+        writes={node: writes for node, (_, writes) in found.items()},
+    )
 
 
 def _result_groups(graph: fx.Graph) -> list[frozenset[fx.Node]]:
@@ -81,13 +110,15 @@ def owner_of(node: fx.Node) -> fx.Node:
     return node
 
 
-def _users_of_weight(graph: fx.Graph, storage: int, owner: str) -> frozenset[fx.Node]:
+def _users_of_weight(
+    graph: fx.Graph, memory: Memory, storage: int, owner: str
+) -> frozenset[fx.Node]:
     """Everything that reads or writes a written buffer runs on one stage."""
     users: set[fx.Node] = set()
     for node in graph.nodes:
-        if node.op == "get_attr" and _touches(node, storage):
+        if node.op == "get_attr" and storage in memory.storages[node]:
             users.update(node.users)
-        elif storage in info(node).writes or _holds(node, owner):
+        elif storage in memory.writes[node] or _holds(node, owner):
             users.add(node)
     return frozenset(users)
 
@@ -97,15 +128,12 @@ def _holds(node: fx.Node, weight: str) -> bool:
     return node.op == "call_module" and weight.startswith(f"{node.target}.")
 
 
-def _touches(node: fx.Node, storage: int) -> bool:
-    return any(meta.storage == storage for meta in info(node).outputs)
-
-
 def _add_storage(
-    effects: Effects, graph: fx.Graph, storage: int, position: Mapping[fx.Node, int]
+    effects: Effects, graph: fx.Graph, memory: Memory, storage: int
 ) -> None:
-    makers = [node for node in graph.nodes if _touches(node, storage)]
-    writers = [node for node in graph.nodes if storage in info(node).writes]
+    position = {node: index for index, node in enumerate(graph.nodes)}
+    makers = [node for node in graph.nodes if storage in memory.storages[node]]
+    writers = [node for node in graph.nodes if storage in memory.writes[node]]
     last = max(position[node] for node in writers)
     kept = [node for node in makers if position[node] <= last]
     effects.groups.append(frozenset((*kept, *writers)))

@@ -208,7 +208,8 @@ def merge_modes(
             span.opened_because = "it returns something else in eval mode"
     for call, other in zip(merged.calls, evaluation.calls, strict=True):
         call.draws |= other.draws
-        call.writes = tuple(sorted({*call.writes, *other.writes}))
+        call.eval_storages = tuple(meta.storage for _, meta in other.outputs)
+        call.eval_writes = other.writes
     return merged
 
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+import torch.utils.checkpoint as torch_checkpoint
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import CheckpointFunction
 
 from partitioner.graph import Region
 
@@ -122,8 +122,8 @@ class CallWatcher(Protocol):
 def intercepted(watcher: CallWatcher) -> Iterator[None]:
     """Route module calls and custom autograd functions through ``watcher``.
 
-    The function behind reentrant activation checkpointing is run through: what to
-    recompute is for the plan to decide.
+    The model's own activation checkpointing does nothing meanwhile: what to recompute
+    is for the plan to decide.
     """
     original = nn.Module.__call__
     apply = torch.autograd.Function.__dict__["apply"]
@@ -132,7 +132,7 @@ def intercepted(watcher: CallWatcher) -> Iterator[None]:
         return watcher.call_module(original, module, args, kwargs)
 
     def call_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls is CheckpointFunction:
+        if cls is torch_checkpoint.CheckpointFunction:
             run, _preserve_rng_state, *inputs = args
             return run(*inputs)
         return watcher.call_custom(cls, apply.__get__(None, cls), args, kwargs)
@@ -140,10 +140,27 @@ def intercepted(watcher: CallWatcher) -> Iterator[None]:
     _set(nn.Module, "__call__", call)
     _set(torch.autograd.Function, "apply", classmethod(call_apply))
     try:
-        yield
+        with _no_checkpointing():
+            yield
     finally:
         _set(nn.Module, "__call__", original)
         _set(torch.autograd.Function, "apply", apply)
+
+
+@contextmanager
+def _no_checkpointing() -> Iterator[None]:
+    """Let ``torch.utils.checkpoint(…, use_reentrant=False)`` keep all it would drop."""
+    name = "_checkpoint_without_reentrant_generator"
+    original = getattr(torch_checkpoint, name)
+
+    def keep(*_: Any, **__: Any) -> Iterator[None]:
+        yield
+
+    setattr(torch_checkpoint, name, keep)
+    try:
+        yield
+    finally:
+        setattr(torch_checkpoint, name, original)
 
 
 def _set(owner: type, name: str, value: Any) -> None:

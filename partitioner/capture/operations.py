@@ -149,12 +149,9 @@ class OperationRecorder(TorchFunctionMode):
         if self.silent:
             return apply(*args, **kwargs)
         name = cls.__name__
+        tensors = tensors_in((args, kwargs))
         call = self._begin("function", custom_function(cls), name, args, kwargs)
-
-        def run() -> Any:
-            return self._unrecorded(lambda: apply(*args, **kwargs))
-
-        return self._run(call, run, tensors_in((args, kwargs)), name)
+        return self._run(call, lambda: apply(*args, **kwargs), tensors, name)
 
     def _check_read(
         self, name: str, args: tuple[Any, ...], tensors: list[torch.Tensor]
@@ -205,11 +202,24 @@ class OperationRecorder(TorchFunctionMode):
         tensors: list[torch.Tensor],
         name: str,
     ) -> Any:
-        """Run the operation of ``call`` and write it down."""
-        versions = [version(tensor) for tensor in tensors]
+        """Run the operation of ``call`` and write it down, and nothing inside it."""
+        before, self.silent = self.silent, True
+        try:
+            versions = [version(tensor) for tensor in tensors]
+            out = self._executed(call, function, name)
+            changed = [
+                tensor
+                for tensor, count in zip(tensors, versions, strict=True)
+                if version(tensor) != count
+            ]
+            return self._finish(call, out, changed, tensors)
+        finally:
+            self.silent = before
+
+    def _executed(self, call: Call, function: Callable[[], Any], name: str) -> Any:
         self.current, self.written = call, set()
         try:
-            out = function()
+            return function()
         except NEEDS_VALUES as error:
             raise self._leaf_needed(f"{name} needs the values of a tensor") from error
         except (NotImplementedError, RuntimeError) as error:
@@ -219,12 +229,6 @@ class OperationRecorder(TorchFunctionMode):
             raise self._leaf_needed(f"{name} failed: {first_line(error)}") from error
         finally:
             self.current = None
-        changed = [
-            tensor
-            for tensor, before in zip(tensors, versions, strict=True)
-            if version(tensor) != before
-        ]
-        return self._finish(call, out, changed, tensors)
 
     def _finish(
         self,
@@ -241,9 +245,9 @@ class OperationRecorder(TorchFunctionMode):
         storages = {self.values.storage_of(tensor) for tensor in changed}
         call.writes = tuple(sorted(storages | self.written))
         self.recording.calls.append(call)
-        if call.draws or self._unrecorded(self.values.is_random, tensors):
+        if call.draws or self.values.is_random(tensors):
             for tensor in (*changed, *tensors_in(out)):
-                self._unrecorded(self._taint, tensor, call)
+                self._taint(tensor, call)
         if has_result:
             out = self._note_results(call, out, {id(tensor) for tensor in changed})
         return out
@@ -259,7 +263,7 @@ class OperationRecorder(TorchFunctionMode):
         out = map_tree(lambda value: self._distinct(value, written), out)
         for path, value in flatten(out):
             if isinstance(value, torch.Tensor):
-                meta = self._unrecorded(self.values.meta_of, value)
+                meta = self.values.meta_of(value)
                 call.outputs.append((path, meta))
                 self.values.know(value, Ref(index, path))
         return out
@@ -274,7 +278,7 @@ class OperationRecorder(TorchFunctionMode):
         if not isinstance(value, torch.Tensor) or id(value) in written:
             return value
         if self.values.is_known(value):
-            return self._unrecorded(alias, value)
+            return alias(value)
         return value
 
 

@@ -96,7 +96,7 @@ class Recorder(OperationRecorder):
             return out
 
         tensors = [*tensors_in((args, kwargs)), *buffers.values()]
-        return self._run(call, lambda: self._unrecorded(run_leaf), tensors, frame.path)
+        return self._run(call, run_leaf, tensors, frame.path)
 
     def _fake_or_real(self, run: Run, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run a leaf on fakes, or on random numbers if fakes cannot run it."""

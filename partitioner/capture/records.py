@@ -45,6 +45,9 @@ class Call:
     source: str = ""
     region: Region = field(default_factory=Region)
     writes: tuple[int, ...] = ()
+    eval_storages: tuple[int, ...] = ()
+    """Storages of the outputs in eval mode, where dropout hands its argument on."""
+    eval_writes: tuple[int, ...] = ()
     draws: bool = False
     draw_key: str = ""
     saved: list[tuple[int, int]] = field(default_factory=list)

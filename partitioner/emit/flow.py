@@ -122,16 +122,12 @@ def _final_needs(
     sources = [s for node in late for s in node.all_input_nodes]
     values, _ = closure([*sources, *output.all_input_nodes])
     values = [node for node in values if node not in inside]
-    written = {
-        storage
-        for node in graph.graph.nodes
-        if info(node).kind != "late"
-        for storage in info(node).writes
-    }
     # An input that the forward writes to must come from where it was written.
-    inputs = [
+    written = {
         node
-        for node in values
-        if info(node).kind == "input" and info(node).outputs[0].storage not in written
-    ]
+        for group in graph.groups
+        if any(info(other).kind == "compute" for other in group)
+        for node in group
+    }
+    inputs = [n for n in values if info(n).kind == "input" and n not in written]
     return [node for node in values if node not in inputs], inputs
