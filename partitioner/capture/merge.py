@@ -38,13 +38,17 @@ class MismatchError(Exception):
         reason: What differs.
         position: Number of the first call that differs.
         source: ``file:line`` of that call.
+        size: Number of the free size that is to blame, if that is known.
     """
 
-    def __init__(self, reason: str, position: int, source: str) -> None:
+    def __init__(
+        self, reason: str, position: int, source: str, *, size: int | None = None
+    ) -> None:
         super().__init__(f"{reason} at {source or 'an unknown line'}")
         self.reason = reason
         self.position = position
         self.source = source
+        self.size = size
 
 
 def compare(first: Recording, second: Recording) -> None:
@@ -196,7 +200,7 @@ def merge_modes(
 
     def combine(values: Sequence[Any], where: Any, position: int) -> Any:
         source = getattr(where, "source", "")
-        if evaluate_sizes(values[0], sizes) == values[1]:
+        if _equal(evaluate_sizes(values[0], sizes), values[1]):
             return values[0]
         if any(isinstance(value, (Ref, tuple, list, dict)) for value in values):
             raise MismatchError("an operand differs", position, source)
@@ -256,11 +260,18 @@ def check_sizes(merged: Recording, together: Recording, sizes: Sequence[int]) ->
 
     def combine(values: Sequence[Any], where: Any, position: int) -> Any:
         if evaluate_sizes(values[0], sizes) != values[1]:
-            text = f"an integer follows no sum or product of the sizes ({values[1]})"
-            raise MismatchError(text, position, getattr(where, "source", ""))
+            text = f"an integer follows the sizes in no known way ({values[1]})"
+            source = getattr(where, "source", "")
+            raise MismatchError(text, position, source, size=_last_size(values[0]))
         return values[0]
 
     _merge([merged, together], combine)
+
+
+def _last_size(expression: Any) -> int | None:
+    if not isinstance(expression, SizeExpr):
+        return None
+    return max(factor for _, factors in expression.terms for factor in factors)
 
 
 def _varying(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FreeSize", "SizeExpr", "candidates", "fit"]
 
-SMALLEST_HALVED = 4
+SMALLEST_HALVED = 6
 MAX_FREE_SIZES = 5
 """Sizes that are tried; an image model has batch, channels, height and width."""
 
@@ -28,6 +28,10 @@ class FreeSize:
     """Size in the example."""
     other: int
     """Size in the second recording."""
+    larger: int
+    """Size in the recording that checks the expressions."""
+    even: int | None = None
+    """Another second size, for models that take no odd one."""
 
     def describe(self, inputs: Sequence[InputSpec]) -> str:
         """Return ``dimension 1 of input_ids, attention_mask (16)``."""
@@ -67,20 +71,26 @@ def candidates(inputs: Sequence[InputSpec]) -> list[FreeSize]:
             groups.setdefault((is_batch, size), []).append((index, dim))
     ordered = sorted(groups.items(), key=lambda item: not item[0][0])
     return [
-        FreeSize(dims=tuple(dims), value=size, other=_other(size, is_batch=is_batch))
+        _free_size(tuple(dims), size, is_batch=is_batch)
         for (is_batch, size), dims in ordered[:MAX_FREE_SIZES]
     ]
 
 
-def _other(size: int, *, is_batch: bool) -> int:
-    """Return a second size: one more sample, or half of an even length.
+def _free_size(
+    dims: tuple[tuple[int, int], ...], size: int, *, is_batch: bool
+) -> FreeSize:
+    """Choose other sizes: one more sample; about half of a length, and the double.
 
     Half, because a model that accepts a length accepts shorter ones (tables of
-    positions end), and strided layers divide it.
+    positions end). Odd where it can be, since rounding up and down differ there. The
+    double shows lengths that stop following: ``min(length, 512)``.
     """
-    if is_batch or size < SMALLEST_HALVED or size % 2:
-        return size + 1
-    return size // 2
+    if is_batch or size < SMALLEST_HALVED:
+        return FreeSize(dims=dims, value=size, other=size + 1, larger=size + 2)
+    half = size // 2
+    odd = half if half % 2 else half - 1
+    even = None if size % 2 or odd == half else half
+    return FreeSize(dims=dims, value=size, other=odd, larger=2 * size, even=even)
 
 
 def fit(base: int, others: Sequence[int], sizes: Sequence[FreeSize]) -> SizeExpr | None:

@@ -18,7 +18,7 @@ from partitioner.capture.sizes import FreeSize, candidates
 from partitioner.errors import CaptureError, ForwardError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import torch
     from torch import nn
@@ -133,24 +133,28 @@ def _other_sizes(
     session: Session, base: Recording
 ) -> tuple[list[FreeSize], list[Recording]]:
     """Record once per size with that size changed; keep what can vary."""
-    sizes: list[FreeSize] = []
-    others: list[Recording] = []
+    found = []
     for size in candidates(session.example.inputs):
-        other = _try_size(session, base, size)
-        if other is not None:
-            sizes.append(size)
-            others.append(other)
-    return sizes, others
+        notes = len(session.notes)
+        pair = _try_size(session, base, size)
+        if pair is None and size.even is not None:
+            pair = _try_size(session, base, replace(size, other=size.even))
+            del session.notes[notes : notes + 1]  # the last word counts
+        if pair is not None:
+            found.append(pair)
+    return [size for size, _ in found], [recording for _, recording in found]
 
 
-def _try_size(session: Session, base: Recording, size: FreeSize) -> Recording | None:
+def _try_size(
+    session: Session, base: Recording, size: FreeSize
+) -> tuple[FreeSize, Recording] | None:
     try:
-        other = session.record_at(_shapes(session, [size]))
+        other = session.record_at(_shapes(session, [(size, size.other)]))
         merge_sizes(base.copy(), [other], [size])
     except (LeafNeeded, Exception) as error:
         _note_fixed(session, size, error)
         return None
-    return other
+    return size, other
 
 
 def _note_fixed(session: Session, size: FreeSize, error: BaseException) -> None:
@@ -159,11 +163,13 @@ def _note_fixed(session: Session, size: FreeSize, error: BaseException) -> None:
     session.notes.append(f"fixed: {text}: {reason[:160]}")
 
 
-def _shapes(session: Session, sizes: Sequence[FreeSize]) -> list[tuple[int, ...]]:
+def _shapes(
+    session: Session, sizes: Iterable[tuple[FreeSize, int]]
+) -> list[tuple[int, ...]]:
     shapes = [list(spec.shape) for spec in session.example.inputs]
-    for size in sizes:
+    for size, value in sizes:
         for index, dim in size.dims:
-            shapes[index][dim] = size.other
+            shapes[index][dim] = value
     return [tuple(shape) for shape in shapes]
 
 
@@ -173,30 +179,45 @@ def _merge_sizes(
     sizes: list[FreeSize],
     others: list[Recording],
 ) -> tuple[list[FreeSize], Recording]:
-    """Merge, and check with all sizes changed at once; give up sizes until it fits."""
-    while sizes:
-        merged = _try_together(session, base, sizes, others)
-        if merged is not None:
+    """Merge, and check at larger sizes; give up sizes until it fits."""
+    while True:
+        try:
+            merged = merge_sizes(base.copy(), others, sizes)
+            _check_larger(session, merged, sizes)
+        except MismatchError as mismatch:
+            wrong = len(sizes) - 1 if mismatch.size is None else mismatch.size
+            _note_fixed(session, sizes[wrong], mismatch)
+            sizes = [size for k, size in enumerate(sizes) if k != wrong]
+            others = [other for k, other in enumerate(others) if k != wrong]
+        else:
             return sizes, merged
-        sizes, others = sizes[:-1], others[:-1]
-    return [], merge_sizes(base.copy(), [], [])
 
 
-def _try_together(
-    session: Session,
-    base: Recording,
-    sizes: list[FreeSize],
-    others: list[Recording],
+def _check_larger(
+    session: Session, merged: Recording, sizes: Sequence[FreeSize]
+) -> None:
+    """Check the expressions with all sizes changed at once, larger if the model can.
+
+    Raises:
+        MismatchError: An expression gives another integer than was recorded.
+    """
+    if not sizes:
+        return
+    for values in ([s.larger for s in sizes], [s.other for s in sizes]):
+        recording = _if_it_can(session, zip(sizes, values, strict=True))
+        if recording is not None:
+            check_sizes(merged, recording, values)
+            return
+
+
+def _if_it_can(
+    session: Session, sizes: Iterable[tuple[FreeSize, int]]
 ) -> Recording | None:
+    """Record at these sizes; None if the model does not take them, which is no fault."""
     try:
-        merged = merge_sizes(base.copy(), others, sizes)
-        if len(sizes) > 1:
-            together = session.record_at(_shapes(session, sizes))
-            check_sizes(merged, together, [size.other for size in sizes])
-    except (LeafNeeded, Exception) as error:
-        _note_fixed(session, sizes[-1], error)
+        return session.record_at(_shapes(session, sizes))
+    except (LeafNeeded, Exception):
         return None
-    return merged
 
 
 def _as_recorded(

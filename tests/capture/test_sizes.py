@@ -1,0 +1,226 @@
+"""Integers from shapes become expressions; what cannot vary is said."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from partitioner.capture import capture
+from partitioner.capture.sizes import FreeSize, SizeExpr, candidates, fit
+from partitioner.graph import InputSpec, ModelGraph
+from partitioner.verify import verify
+from tests.capture import toys
+from tests.captured import captured, seeded, two_stages
+from tests.models import MODELS
+
+BATCH = FreeSize(dims=((0, 0),), value=2, other=3, larger=4)
+LENGTH = FreeSize(dims=((0, 1),), value=16, other=7, larger=32)
+
+
+def spec(name: str, *shape: int) -> InputSpec:
+    return InputSpec(name=name, path=("args", 0), shape=shape, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("formula", "size"),
+    [
+        (lambda b, t: b * t, (5, 12)),
+        (lambda b, t: 7 * t, (5, 12)),
+        (lambda b, t: t - 1, (5, 12)),
+        (lambda b, t: b + t + 3, (5, 12)),
+        (lambda b, t: t // 2, (5, 12)),
+        (lambda b, t: (t - 1) // 2 + 1, (5, 13)),
+        (lambda b, t: 4 * b * t, (1, 1)),
+    ],
+)
+def test_fit_finds_the_formula(formula, size):
+    base = formula(2, 16)
+    others = [formula(3, 16), formula(2, 7)]
+    found = fit(base, others, [BATCH, LENGTH])
+    assert found is not None
+    assert found.evaluate([2, 16]) == base
+    assert found.evaluate(size) == formula(*size)
+
+
+def test_fit_gives_up_where_no_formula_is_known():
+    assert fit(16, [17, 300], [BATCH, LENGTH]) is None
+
+
+@given(
+    coefficient=st.integers(1, 9),
+    offset=st.integers(-5, 5),
+    sizes=st.tuples(st.integers(1, 50), st.integers(1, 50)),
+)
+def test_fit_holds_for_every_linear_formula(coefficient, offset, sizes):
+    def formula(batch, length):
+        return coefficient * length + offset + 100 * batch
+
+    others = [formula(3, 16), formula(2, 7)]
+    found = fit(formula(2, 16), others, [BATCH, LENGTH])
+    assert found is not None
+    assert found.evaluate(sizes) == formula(*sizes)
+
+
+def test_expressions_divide_downwards():
+    half = SizeExpr(terms=((1, (0,)),), offset=1, divisor=2)
+    assert [half.evaluate([n]) for n in (3, 4, 5)] == [2, 2, 3]
+
+
+def test_candidates_put_the_batch_first_and_equal_sizes_together():
+    found = candidates([spec("a", 4, 16, 8), spec("b", 4, 16), spec("c", 9, 4)])
+    assert [size.dims for size in found] == [
+        ((0, 0), (1, 0)),
+        ((0, 1), (1, 1)),
+        ((0, 2),),
+        ((2, 0),),
+        ((2, 1),),
+    ]
+    assert [size.other for size in found] == [5, 7, 3, 3, 5]
+
+
+def test_a_number_as_first_input_does_not_hide_the_batch():
+    found = candidates([spec("rate"), spec("x", 4, 6)])
+    assert found[0].dims == ((1, 0),)
+    assert candidates([spec("rate")]) == []
+
+
+def symbols(graph: ModelGraph) -> dict[str, tuple[int, ...]]:
+    return {item.name: item.symbols for item in graph.inputs}
+
+
+def test_input_sizes_that_may_vary_are_marked():
+    assert symbols(captured("gpt2")) == {"input_ids": (0, 1)}
+    assert symbols(captured("t5")) == {
+        "input_ids": (0, 1),
+        "attention_mask": (0, 1),
+        "decoder_input_ids": (0, 2),
+    }
+    assert symbols(captured("vit")) == {"pixel_values": (0, -1, -1, -1)}
+
+
+def test_what_may_not_vary_is_noted_with_the_reason():
+    (channels,) = [n for n in captured("resnet").assumptions if "dimension 1" in n]
+    assert channels.startswith("fixed: dimension 1 of x (3): ")
+    assert "3 channels" in channels
+
+
+OTHERS = [(1, 16), (5, 16), (3, 7), (1, 24)]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize("size", OTHERS, ids=str)
+def test_a_cut_model_takes_other_sizes(name: str, size: tuple[int, int]):
+    graph = captured(name)
+    batch, length = size
+    generator = torch.Generator().manual_seed(1)
+    tensors = [
+        torch.randint(3, 100, (batch, length), generator=generator)
+        if item.name == "input_ids"
+        else torch.ones(batch, length, dtype=torch.long)
+        for item in graph.inputs
+    ]
+    inside = {"gpt2": "transformer.h.1.attn@0", "llama": "model.layers.1.self_attn@0"}
+    first = inside.get(name, "bert.encoder.layer.1.attention.self@0")
+    assert verify(graph, two_stages(graph, f"{first}:2"), tensors).ok
+
+
+def test_encoder_and_decoder_lengths_vary_apart():
+    graph = captured("t5")
+    shapes = {
+        "input_ids": (3, 9),
+        "attention_mask": (3, 9),
+        "decoder_input_ids": (3, 5),
+    }
+    tensors = [torch.ones(shapes[item.name], dtype=torch.long) for item in graph.inputs]
+    placement = two_stages(graph, "decoder.block.0.layer.0.SelfAttention@0")
+    assert verify(graph, placement, tensors).ok
+
+
+@pytest.mark.parametrize("size", [(1, 4), (3, 11), (8, 2)])
+def test_glue_at_the_root_follows_the_sizes(size: tuple[int, int]):
+    graph = capture(seeded(toys.Sizes()), torch.randn(2, 6, 6))
+    assert symbols(graph)["x"][:2] == (0, -1)  # the length equals the width
+    graph = capture(seeded(toys.Sizes()), torch.randn(2, 8, 6))
+    assert symbols(graph)["x"] == (0, 1, -1)
+    tensors = [torch.randn(*size, 6)]
+    for cut in ("first@0", "@0:3", "@0:5"):
+        assert verify(graph, two_stages(graph, cut), tensors).ok
+
+
+def test_a_length_that_stops_following_is_fixed():
+    """Shorter inputs fit a plain formula; longer ones do not."""
+    graph = capture(seeded(toys.CapsLength()), torch.randn(2, 16, 6))
+    assert symbols(graph)["x"] == (0, -1, -1)
+    assert any("toys.py" in n for n in graph.assumptions if "dimension 1" in n)
+
+
+def test_rounding_up_is_told_from_rounding_down():
+    class Halves(toys.Toy):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            half = -(-x.shape[1] // 2)
+            return self.second(self.first(x)[:, :half])
+
+    graph = capture(seeded(Halves()), torch.randn(2, 16, 6))
+    assert symbols(graph)["x"] == (0, 1, -1)
+    for length in (9, 10, 31):
+        tensors = [torch.randn(2, length, 6)]
+        assert verify(graph, two_stages(graph, "first"), tensors).ok
+
+
+def test_a_model_that_takes_even_lengths_only():
+    class Pairs(toys.Toy):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            batch, length, width = x.shape
+            pairs = self.first(x).view(batch, length // 2, 2, width).sum(2)
+            return self.second(pairs)
+
+    graph = capture(seeded(Pairs()), torch.randn(2, 16, 6))
+    assert symbols(graph)["x"] == (0, 1, -1)
+    assert not any("dimension 1" in note for note in graph.assumptions)
+    for length in (6, 20):
+        tensors = [torch.randn(3, length, 6)]
+        assert verify(graph, two_stages(graph, "first"), tensors).ok
+
+
+def test_a_branch_on_a_size_is_noted_with_its_line():
+    graph = capture(seeded(toys.BranchesOnSize()), torch.randn(2, 6))
+    (note,) = [text for text in graph.assumptions if "dimension 0" in text]
+    assert note.startswith("fixed: dimension 0 of x (2)")
+    assert "tests/capture/toys.py:" in note
+    assert symbols(graph)["x"] == (-1, -1)
+
+
+def test_sizes_are_checked_with_all_of_them_changed():
+    """max() of two sizes looks like a sum or one of them if each moves alone."""
+
+    class Widest(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            total = self.first(x).sum(1) + self.second(y).sum(1)
+            return total * torch.full((6,), float(x.shape[1] * y.shape[1] > 60))
+
+    graph = capture(seeded(Widest()), (torch.randn(2, 8, 6), torch.randn(2, 10, 6)))
+    flexible = symbols(graph)
+    sizes = [
+        (a if flexible["x"][1] >= 0 else 8, b if flexible["y"][1] >= 0 else 10)
+        for a, b in product((4, 8, 16), (5, 10))
+    ]
+    for a, b in sizes:
+        tensors = [torch.randn(2, a, 6), torch.randn(2, b, 6)]
+        assert verify(graph, two_stages(graph, "first"), tensors).ok, (a, b)
+
+
+def test_images_of_another_size():
+    graph = captured("resnet")
+    assert symbols(graph)["x"] == (0, -1, 1, 1)
+    placement = two_stages(graph, "stage1.0")
+    assert verify(graph, placement, [torch.randn(3, 3, 20, 20)]).ok
+    assert MODELS["resnet"].example().shape == (2, 3, 16, 16)
