@@ -1,0 +1,158 @@
+"""partition() refuses what it cannot do, and says what can be done."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from partitioner import (
+    DataDependentError,
+    ExampleInputsError,
+    ForwardError,
+    MemoryLimitError,
+    OptionError,
+    TooManyStagesError,
+    inspect_model,
+    partition,
+)
+from tests.models import MODELS
+
+
+def mlp() -> nn.Module:
+    return MODELS["mlp"].model()
+
+
+BATCH = torch.zeros(3, 8)
+
+
+class Carrying(nn.Sequential):
+    """A model in Lightning's manner."""
+
+    example_input_array = BATCH
+
+
+def test_no_example_inputs():
+    with pytest.raises(ExampleInputsError) as caught:
+        partition(mlp(), 2, device="cpu")
+
+    assert "example_input_array" in caught.value.message
+    assert "example_inputs=" in caught.value.hint
+
+
+def test_example_inputs_that_the_model_carries_are_used():
+    plan = partition(Carrying(*mlp()), 2, device="cpu")
+    assert plan.graph.inputs[0].shape == (3, 8)
+    assert any("example_input_array" in text for text in plan.graph.assumptions)
+
+    plan = partition(MODELS["t5"].model(), 2, device="cpu")
+    assert any("dummy_inputs" in text for text in plan.graph.assumptions)
+
+
+def test_inputs_of_the_wrong_shape_chain_the_original_error():
+    with pytest.raises(ForwardError) as caught:
+        partition(mlp(), 2, example_inputs=torch.zeros(3, 7), device="cpu")
+
+    assert "float32[3, 7]" in caught.value.message
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_inputs_that_do_not_fit_the_signature():
+    with pytest.raises(ExampleInputsError, match="forward"):
+        partition(mlp(), 2, example_inputs={"nonsense": BATCH}, device="cpu")
+
+
+@pytest.mark.parametrize("stages", [0, -1])
+def test_stages_below_one(stages):
+    with pytest.raises(OptionError, match="stages"):
+        partition(mlp(), stages, example_inputs=BATCH, device="cpu")
+
+
+def test_too_many_stages_name_the_largest_possible():
+    with pytest.raises(TooManyStagesError) as caught:
+        partition(mlp(), 9, example_inputs=BATCH, device="cpu")
+
+    largest = caught.value.largest
+    assert str(largest) in str(caught.value)
+    assert len(
+        partition(mlp(), largest, example_inputs=BATCH, device="cpu").stages
+    ) == (largest)
+    with pytest.raises(TooManyStagesError):
+        partition(mlp(), largest + 1, example_inputs=BATCH, device="cpu")
+
+
+def test_a_memory_limit_that_is_too_small_names_stage_and_size():
+    entry = MODELS["gpt2"]
+    with pytest.raises(MemoryLimitError) as caught:
+        partition(
+            entry.model(),
+            2,
+            example_inputs=entry.example(),
+            device="cpu",
+            memory_limit=100_000,
+        )
+
+    error = caught.value
+    assert f"stage {error.stage}" in error.message
+    assert error.needed_bytes > error.limit_bytes == 100_000
+    assert "fit" in error.hint
+    plan = partition(
+        entry.model(),
+        2,
+        example_inputs=entry.example(),
+        device="cpu",
+        memory_limit=error.needed_bytes,
+    )
+    assert max(stage.memory_bytes for stage in plan.stages) <= error.needed_bytes
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        if x.sum() > 0:
+            return self.layer(x)
+        return x
+
+
+def test_control_flow_on_values_at_the_root_names_the_line():
+    with pytest.raises(DataDependentError) as caught:
+        partition(Branching(), 2, example_inputs=BATCH, device="cpu")
+
+    line = Branching.forward.__code__.co_firstlineno + 1
+    assert caught.value.source.endswith(f"test_api.py:{line}")
+    assert f"test_api.py:{line}" in caught.value.message
+    assert "Branching" in caught.value.message
+
+
+def test_a_class_instead_of_a_module():
+    with pytest.raises(OptionError, match="Module"):
+        partition(nn.Linear, 2, example_inputs=BATCH)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["a900", "cuda"])
+def test_a_device_that_is_not_there(device):
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    with pytest.raises(OptionError, match=device):
+        partition(mlp(), 2, example_inputs=BATCH, device=device)
+
+
+@pytest.mark.parametrize("dtype", ["float8", "int32", torch.int64])
+def test_a_dtype_that_is_none(dtype):
+    with pytest.raises(OptionError, match="dtype"):
+        partition(mlp(), 2, example_inputs=BATCH, dtype=dtype)
+
+
+def test_one_stage_is_the_whole_model():
+    plan = partition(mlp(), 1, example_inputs=BATCH, device="cpu")
+    assert plan.stages[0].sent_bytes == 0
+    assert plan.gap == pytest.approx(0.0, abs=1e-6)
+    assert plan.verify().ok
+
+
+def test_the_report_alone():
+    report = inspect_model(mlp(), 2, example_inputs=BATCH, device="h100")
+    assert report.startswith("Sequential: 2 stages, 8 micro-batches")
