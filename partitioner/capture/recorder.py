@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -89,9 +90,12 @@ class Recorder(OperationRecorder):
         buffers = dict(module.named_buffers())
 
         def run_leaf() -> Any:
-            with restored_generators() as drawn:
+            if frame.path in self.leaves:  # torch.nn's own draw from torch alone
+                with restored_generators() as drawn:
+                    out = self._fake_or_real(run, module, args, kwargs)
+                call.draws |= drawn[0]
+            else:
                 out = self._fake_or_real(run, module, args, kwargs)
-            call.draws |= drawn[0]
             self.written |= self._replaced(module, buffers)
             return out
 
@@ -190,16 +194,31 @@ class Recorder(OperationRecorder):
     # -- running ----------------------------------------------------------------------
 
     def run(
-        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        watched: bool = True,
     ) -> Recording:
-        """Run the forward and return what was recorded."""
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._on_saved, lambda t: t)
-        watch = OperatorWatch(self._on_draw, self._on_write)
+        """Run the forward and return what was recorded.
+
+        Args:
+            model: The module.
+            args: Its positional arguments, with fakes.
+            kwargs: Its keyword arguments, with fakes.
+            watched: Whether to note draws, batch statistics and what autograd saves.
+        """
+        watches = ExitStack()
+        if watched:
+            hooks = torch.autograd.graph.saved_tensors_hooks
+            watches.enter_context(hooks(self._on_saved, lambda tensor: tensor))
+            watches.enter_context(OperatorWatch(self._on_draw, self._on_write))
         if has_backward_hooks(model):
             reason = "it has a backward hook"
             hint = "register the hook on a submodule"
             raise LeafNeeded("", reason, forward_source(model), hint)
-        with hooks, intercepted(self), watch, self:
+        with watches, intercepted(self), self:
             out = self._run_through(lambda: model(*args, **kwargs), model)
             self.recording.output = template(out, self._root_output)
         self.recording.weight_storages = self.values.weight_storages

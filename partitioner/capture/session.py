@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,6 +116,7 @@ class Session:
         model = self.model
         with (
             untouched(model),
+            _no_collection(),
             torch.enable_grad(),
             caches_off(self.configs),
             fake_weights(model, self.dtype) as fakes,
@@ -126,7 +128,9 @@ class Session:
             if chance is not None:
                 torch.manual_seed(chance.seed)
                 recorder.forced = chance.value
-            return prune(recorder.run(model, args, kwargs))
+            # What autograd saves and what is drawn is learnt at the example's sizes.
+            watched = shapes is None
+            return prune(recorder.run(model, args, kwargs, watched=watched))
 
     def _fake_inputs(
         self,
@@ -172,6 +176,18 @@ def set_mode(model: nn.Module, *, training: bool) -> None:
     for module in model.modules():
         if module.training == root:
             module.training = training
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let the garbage collector rest: thousands of live objects, and none to free."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

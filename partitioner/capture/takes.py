@@ -13,6 +13,7 @@ from partitioner.capture.merge import (
     merge_sizes,
 )
 from partitioner.capture.operations import LeafNeeded
+from partitioner.capture.records import Recording
 from partitioner.capture.session import Chance, Session
 from partitioner.capture.sizes import FreeSize, candidates
 from partitioner.errors import CaptureError, ForwardError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from partitioner.capture.inputs import Example
-    from partitioner.capture.records import Recording
     from partitioner.graph import InputSpec
 
 __all__ = ["Takes", "record_all"]
@@ -181,16 +181,24 @@ def _merge_sizes(
 ) -> tuple[list[FreeSize], Recording]:
     """Merge, and check at larger sizes; give up sizes until it fits."""
     while True:
-        try:
-            merged = merge_sizes(base.copy(), others, sizes)
-            _check_larger(session, merged, sizes)
-        except MismatchError as mismatch:
-            wrong = len(sizes) - 1 if mismatch.size is None else mismatch.size
-            _note_fixed(session, sizes[wrong], mismatch)
-            sizes = [size for k, size in enumerate(sizes) if k != wrong]
-            others = [other for k, other in enumerate(others) if k != wrong]
-        else:
-            return sizes, merged
+        found = _try_all(session, base, sizes, others)
+        if isinstance(found, Recording):
+            return sizes, found
+        wrong = len(sizes) - 1 if found.size is None else found.size
+        _note_fixed(session, sizes[wrong], found)
+        sizes = [size for k, size in enumerate(sizes) if k != wrong]
+        others = [other for k, other in enumerate(others) if k != wrong]
+
+
+def _try_all(
+    session: Session, base: Recording, sizes: list[FreeSize], others: list[Recording]
+) -> Recording | MismatchError:
+    try:
+        merged = merge_sizes(base.copy(), others, sizes)
+        _check_larger(session, merged, sizes)
+    except MismatchError as mismatch:
+        return mismatch
+    return merged
 
 
 def _check_larger(
@@ -213,7 +221,7 @@ def _check_larger(
 def _if_it_can(
     session: Session, sizes: Iterable[tuple[FreeSize, int]]
 ) -> Recording | None:
-    """Record at these sizes; None if the model does not take them, which is no fault."""
+    """Record at these sizes; None if the model does not take them: no fault."""
     try:
         return session.record_at(_shapes(session, sizes))
     except (LeafNeeded, Exception):
