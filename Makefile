@@ -13,11 +13,12 @@ export OMP_NUM_THREADS ?= 1
 export DS_ACCELERATOR ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types fmt clean
+.PHONY: help demo test zoo lint types fmt clean
 
 help:
 	@echo "make demo    partition GPT-2, train it as a pipeline, compare the losses"
 	@echo "make test    lint, types, import contracts and all tests"
+	@echo "make zoo     capture, cut and verify every model of the zoo; print the table"
 	@echo "make lint | types | fmt | clean"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -35,6 +36,9 @@ demo: $(STAMP)
 test: lint types
 	$(BIN)/python -m pytest -n 2 -m "not distributed"
 	$(BIN)/python -m pytest -m distributed # each starts processes: one at a time
+
+zoo: $(STAMP)
+	$(BIN)/python -m tests.zoo.run
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

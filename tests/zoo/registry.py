@@ -1,0 +1,15 @@
+"""The zoo: every model, by name. Adding one is one entry in its family's table."""
+
+from __future__ import annotations
+
+from tests.zoo import behaviour, forms, recurrent, state
+from tests.zoo.entry import Entry, Missing
+
+__all__ = ["ENTRIES", "MISSING"]
+
+FAMILIES = (recurrent, state, behaviour, forms)
+
+ENTRIES: dict[str, Entry] = {
+    entry.name: entry for family in FAMILIES for entry in family.ENTRIES
+}
+MISSING: tuple[Missing, ...] = ()
