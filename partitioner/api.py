@@ -17,8 +17,11 @@ from partitioner.report import plan_text
 from partitioner.solve import solve
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
+    from partitioner.capture.patterns import Pattern
     from partitioner.solve.problem import Checkpointing
 
 __all__ = ["inspect_model", "partition"]
@@ -39,6 +42,9 @@ def partition(
     solver: str = "cbc",
     gap: float = 0.01,
     time_limit_s: float = 60,
+    leaf: Sequence[Pattern] = (),
+    keep_together: Sequence[Any] = (),
+    no_cut_inside: Sequence[Pattern] = (),
 ) -> Plan:
     """Cut a model into balanced pipeline stages.
 
@@ -64,6 +70,10 @@ def partition(
         solver: ``"cbc"`` (bundled) or ``"highs"`` (extra).
         gap: Share of the step time by which the plan may miss the optimum.
         time_limit_s: Seconds for the solver; the best plan so far is used then.
+        leaf: Modules that run whole, on one stage, and are not recorded through:
+            paths, globs (``"model.layers.*"``) or module classes.
+        keep_together: Groups of such patterns; each group runs on one stage.
+        no_cut_inside: Modules that no cut may go through.
 
     Returns:
         The plan, which knows its bound and its gap.
@@ -88,7 +98,14 @@ def partition(
     profile = resolve(device)
     if options.memory_limit_bytes is None:
         options = replace(options, memory_limit_bytes=profile.memory_bytes)
-    graph = capture(model, example_inputs, dtype=_as_dtype(dtype))
+    graph = capture(
+        model,
+        example_inputs,
+        dtype=_as_dtype(dtype),
+        leaf=leaf,
+        keep_together=keep_together,
+        no_cut_inside=no_cut_inside,
+    )
     costed = price(graph, profile=profile)
     statement, units = problem(
         costed,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import fx, nn
 
 __all__ = [
+    "Constraints",
     "InputSpec",
     "ModelGraph",
     "NodeInfo",
@@ -140,6 +141,18 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """What the user wants kept whole or together, as paths of modules."""
+
+    leaf: tuple[str, ...] = ()
+    """Never recorded through: whole, on one stage."""
+    keep_together: tuple[tuple[str, ...], ...] = ()
+    """Each group runs on one stage."""
+    no_cut_inside: tuple[str, ...] = ()
+    """No cut goes through any of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGraph:
     """A recorded model: nodes, module calls, inputs, outputs, weights, assumptions."""
 
@@ -158,7 +171,7 @@ class ModelGraph:
     """Every parameter and buffer name → the first name of the same tensor."""
     groups: tuple[frozenset[fx.Node], ...]
     """Nodes that no cut may separate (in-place writes and their storage, written
-    buffers, parts of one result)."""
+    buffers, parts of one result, what the user keeps together)."""
     order_edges: tuple[tuple[fx.Node, fx.Node], ...]
     """(before, after) where no data flows but order matters."""
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -167,6 +180,7 @@ class ModelGraph:
     """Whether floating parameters and inputs were recorded in ``dtype`` instead of
     their own."""
     written_buffers: frozenset[str] = frozenset()
+    constraints: Constraints = field(default_factory=Constraints)
     configs: tuple[object, ...] = ()
     """Objects whose ``use_cache`` is switched off while the model runs."""
     assumptions: tuple[str, ...] = ()

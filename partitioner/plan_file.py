@@ -179,9 +179,10 @@ def _bind(content: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     kwargs = {name: _decode(value) for name, value in example["kwargs"].items()}
     provenance = content["provenance"]
     inputs = CallArguments(args=args, kwargs=kwargs)
+    dtype = _dtype(provenance["dtype"]) if content["casts"] else None
     try:
-        graph = capture(model, inputs, dtype=_dtype(provenance["dtype"]))
-    except CaptureError as error:
+        graph = capture(model, inputs, dtype=dtype, **_constraints(content))
+    except (CaptureError, OptionError) as error:
         raise _other_model(content, model, error.message) from error
     if graph.fingerprint != provenance["fingerprint"]:
         raise _other_model(content, model, _difference(content, graph))
@@ -216,6 +217,16 @@ def _bind(content: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
         "units": units,
         "assignment": assignment,
         "options": options,
+    }
+
+
+def _constraints(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the constraints as ``capture`` takes them: lists of paths."""
+    stored = content["constraints"]
+    return {
+        "leaf": [str(path) for path in stored["leaf"]],
+        "keep_together": [[str(p) for p in group] for group in stored["keep_together"]],
+        "no_cut_inside": [str(path) for path in stored["no_cut_inside"]],
     }
 
 

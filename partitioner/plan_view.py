@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -171,6 +171,8 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
             **plan.options.to_dict(),
             "device": plan.costed.profile.name,
         },
+        "constraints": _lists(asdict(plan.graph.constraints)),
+        "casts": plan.graph.casts,
         "inputs": [_input(spec) for spec in plan.graph.inputs],
         "objective_s": plan.objective_s,
         "bound_s": plan.bound_s,
@@ -207,6 +209,15 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
             if again
         ],
     }
+
+
+def _lists(value: Any) -> Any:
+    """Return tuples as lists, as they come back from JSON."""
+    if isinstance(value, dict):
+        return {key: _lists(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_lists(item) for item in value]
+    return value
 
 
 def _provenance(plan: Plan) -> dict[str, Any]:

@@ -102,6 +102,9 @@ def test_parameters_of_partition() -> None:
         "solver",
         "gap",
         "time_limit_s",
+        "leaf",
+        "keep_together",
+        "no_cut_inside",
     ]
     kinds = {p.kind for name, p in list(parameters.items())[2:]}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 
 from partitioner.capture.build import GraphBuilder
 from partitioner.capture.classify import classify
+from partitioner.capture.constraints import resolve_constraints, together
 from partitioner.capture.effects import find_effects
 from partitioner.capture.inputs import resolve_example
 from partitioner.capture.takes import Takes, record_all
 from partitioner.errors import OptionError
 from partitioner.graph import ModelGraph, info
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partitioner.capture.patterns import Pattern
+
 __all__ = ["capture"]
 
 
 def capture(
-    model: nn.Module, example_inputs: Any = None, *, dtype: torch.dtype | None = None
+    model: nn.Module,
+    example_inputs: Any = None,
+    *,
+    dtype: torch.dtype | None = None,
+    leaf: Sequence[Pattern] = (),
+    keep_together: Sequence[Any] = (),
+    no_cut_inside: Sequence[Pattern] = (),
 ) -> ModelGraph:
     """Record one forward of ``model`` as a graph; the module is left as it was.
 
@@ -35,16 +47,22 @@ def capture(
             ``dummy_inputs``.
         dtype: Floating dtype the engine will run the parameters in; None keeps the
             model's. Buffers keep theirs.
+        leaf: Modules that run whole, on one stage: paths, globs or classes.
+        keep_together: Groups of such patterns; each group runs on one stage.
+        no_cut_inside: Modules that no cut may go through.
 
     Raises:
         ExampleInputsError: No example inputs, or they do not fit the signature.
         ForwardError: The forward raised on them (the original error is chained).
         DataDependentError: The root's own code reads the values of tensors.
-        OptionError: ``model`` is no module.
+        OptionError: ``model`` is no module, or a pattern matches nothing.
     """
     _check_module(model)
+    constraints = resolve_constraints(
+        model, leaf=leaf, keep_together=keep_together, no_cut_inside=no_cut_inside
+    )
     example = resolve_example(model, example_inputs)
-    takes = record_all(model, example, dtype)
+    takes = record_all(model, example, dtype, constraints.leaf)
     builder = GraphBuilder(takes)
     builder.build()
     graph = builder.graph
@@ -60,10 +78,11 @@ def capture(
         dtype=dtype or _parameter_dtype(model),
         casts=dtype is not None,
         aliases=takes.aliases,
-        groups=tuple(effects.groups),
+        groups=(*effects.groups, *together(graph, builder.spans, constraints)),
         order_edges=tuple(effects.order_edges),
         constants=_constants(takes),
         written_buffers=effects.written_buffers,
+        constraints=constraints,
         configs=takes.configs,
         assumptions=tuple(dict.fromkeys(takes.notes)),
         fingerprint=fingerprint(graph, model),

@@ -51,14 +51,26 @@ class Takes:
     notes: list[str]
 
 
-def record_all(model: nn.Module, example: Example, dtype: torch.dtype | None) -> Takes:
+def record_all(
+    model: nn.Module,
+    example: Example,
+    dtype: torch.dtype | None,
+    leaf: Iterable[str] = (),
+) -> Takes:
     """Record in train and eval mode and at second sizes, and merge.
+
+    Args:
+        model: The user's module.
+        example: Its inputs.
+        dtype: Floating dtype to record in; None keeps the model's.
+        leaf: Paths of modules that the user wants to run whole.
 
     Raises:
         ForwardError: The forward raised on the example inputs.
         DataDependentError: The root reads values of tensors, or differs by mode.
     """
     session = Session(model, example, dtype)
+    session.leaves |= {path: f"{path} runs as a whole: asked for" for path in leaf}
     try:
         base, evaluation = _both_modes(session)
     except CaptureError:

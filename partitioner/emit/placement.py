@@ -115,4 +115,4 @@ def _group_faults(graph: ModelGraph, placement: Placement) -> Iterator[str]:
     for group in graph.groups:
         if len({placement.stage_of[n] for n in group if n in placement.stage_of}) > 1:
             names = ", ".join(sorted(info(node).id for node in group))
-            yield f"a cut separates what shares memory that is written: {names}"
+            yield f"a cut separates what must stay together: {names}"

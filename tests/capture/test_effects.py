@@ -63,7 +63,7 @@ def test_a_cut_between_a_write_and_its_memory_is_refused():
         stage_of[node] = 1
     names = [info(node).id for node, stage in stage_of.items() if stage == 0]
     assert names == ["first@0", "@0:0"]
-    with pytest.raises(EmitError, match=r"shares memory that is written: @0:0, @0:1"):
+    with pytest.raises(EmitError, match=r"must stay together: @0:0, @0:1"):
         emit(graph, Placement(stages=2, stage_of=stage_of, block_of={}))
 
 
