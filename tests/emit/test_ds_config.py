@@ -1,0 +1,111 @@
+"""The DeepSpeed configuration of a plan, and what a user may not put into it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from partitioner.emit.ds_config import ds_config
+from partitioner.errors import OptionError
+from partitioner.graph import ModelGraph
+from partitioner.options import Options
+from tests.captured import captured
+
+
+def options(optimizer: str = "adamw") -> Options:
+    return Options.checked(
+        stages=2,
+        micro_batches=6,
+        memory_limit=None,
+        optimizer=optimizer,
+        checkpointing="auto",
+        schedule="1f1b",
+        solver="cbc",
+        gap=0.01,
+        time_limit_s=1,
+    )
+
+
+def in_dtype(dtype: torch.dtype) -> ModelGraph:
+    return replace(captured("mlp"), dtype=dtype)
+
+
+def config(dtype: torch.dtype = torch.float32, **overrides: Any) -> dict[str, Any]:
+    return ds_config(in_dtype(dtype), options(), overrides)
+
+
+def test_batch_sizes_come_from_the_plan():
+    found = config()
+    assert found["train_micro_batch_size_per_gpu"] == 2
+    assert found["gradient_accumulation_steps"] == 6
+
+
+def test_clipping_is_off_unless_it_is_asked_for():
+    assert config()["gradient_clipping"] == 0.0
+    assert config(gradient_clipping=1.0)["gradient_clipping"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "section"),
+    [(torch.bfloat16, "bf16"), (torch.float16, "fp16"), (torch.float32, None)],
+)
+def test_the_precision_is_the_plans(dtype: torch.dtype, section: str | None):
+    found = config(dtype)
+    assert {key for key in ("bf16", "fp16") if key in found} == {section} - {None}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "momentum"),
+    [
+        ("adamw", "AdamW", None),
+        ("adam", "Adam", None),
+        ("sgd", "SGD", None),
+        ("sgd-momentum", "SGD", 0.9),
+        ("SGD_momentum", "SGD", 0.9),
+    ],
+)
+def test_the_optimizer_is_the_plans(name: str, kind: str, momentum: float | None):
+    found = ds_config(captured("mlp"), options(name), {})["optimizer"]
+    assert found["type"] == kind
+    assert found["params"].get("momentum") == momentum
+
+
+def test_another_optimizer_brings_its_own_parameters():
+    mine = {"type": "Lamb", "params": {"lr": 1.0}}
+    assert config(optimizer=mine)["optimizer"] == mine
+
+
+def test_sections_are_merged_entry_by_entry():
+    found = config(zero_optimization={"stage": 1, "reduce_bucket_size": 5})
+    assert found["zero_optimization"] == {"stage": 1, "reduce_bucket_size": 5}
+    found = config(torch.bfloat16, bf16={"check_grad_overflow": True})
+    assert found["bf16"] == {"enabled": True, "check_grad_overflow": True}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "overrides", "message"),
+    [
+        (torch.float32, {"gradient_accumulation_steps": 4}, "plan is for 6"),
+        (torch.float32, {"zero_optimization": {"stage": 2}}, "ZeRO stage 2"),
+        (torch.float32, {"zero_optimization": True}, "not a dict"),
+        (torch.float32, {"bf16": {"enabled": True}}, "bf16 is enabled"),
+        (torch.float32, {"fp16": {"enabled": True}}, "fp16 is enabled"),
+        (torch.bfloat16, {"bf16": {"enabled": False}}, "bf16 is disabled"),
+        (torch.bfloat16, {"bf16": False}, "not a dict"),
+    ],
+)
+def test_what_contradicts_the_plan_is_refused(
+    dtype: torch.dtype, overrides: dict[str, Any], message: str
+):
+    with pytest.raises(OptionError, match=message) as caught:
+        config(dtype, **overrides)
+    assert caught.value.hint
+
+
+def test_overrides_are_not_changed():
+    given = {"zero_optimization": {"stage": 1}}
+    config(**given)
+    assert given == {"zero_optimization": {"stage": 1}}
