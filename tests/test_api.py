@@ -19,8 +19,10 @@ from partitioner import (
 from tests.models import MODELS
 
 
-def mlp() -> nn.Module:
-    return MODELS["mlp"].model()
+def mlp() -> nn.Sequential:
+    model = MODELS["mlp"].model()
+    assert isinstance(model, nn.Sequential)
+    return model
 
 
 BATCH = torch.zeros(3, 8)
