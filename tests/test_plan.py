@@ -9,6 +9,7 @@ from deepspeed.pipe import LayerSpec
 
 from partitioner import OptionError, Plan, partition
 from partitioner.runtime.segment import CheckpointedSegment, Segment
+from partitioner.solve import check
 from tests.models import MODELS
 
 
@@ -106,6 +107,8 @@ def test_decisions_of_rank_0_replace_ours():
     assert told["fingerprint"] == plan.graph.fingerprint
     assert agreed.assignment.stage_of != plan.assignment.stage_of
     assert agreed.verify().ok
+    assert check(agreed.problem, agreed.assignment) == []  # its price is its own
+    assert agreed.objective_s >= plan.bound_s
     assert plan.agreed_by(lambda mine: mine) is plan
 
 

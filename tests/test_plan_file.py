@@ -114,9 +114,35 @@ def _unknown_dtype(content):
     content["example"]["kwargs"]["input_ids"]["tensor"]["dtype"] = "save"
 
 
+def _endless(content):
+    first = next(iter(content["units"]))
+    content["units"][first] = float("inf")
+
+
+def _negative_shape(content):
+    content["example"]["kwargs"]["input_ids"]["tensor"]["shape"] = [-1, 16]
+
+
+def _no_mapping(content):
+    content["units"] = [1, 2]
+
+
+def _unknown_profile_field(content):
+    content["profile"]["colour"] = "green"
+
+
+def _better_than_it_is(content):
+    content["objective_s"] /= 2
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        _endless,
+        _negative_shape,
+        _no_mapping,
+        _unknown_profile_field,
+        _better_than_it_is,
         _another_version,
         _no_stages,
         _text_for_a_number,
@@ -152,3 +178,24 @@ def test_loading_runs_on_zeros_of_the_examples_shape(saved):
     loaded = Plan.load(saved, MODELS["gpt2"].model())
     ids = loaded.graph.example[1]["input_ids"]
     assert torch.equal(ids, torch.zeros(2, 16, dtype=torch.long))
+
+
+def test_a_folder_is_no_plan_file(tmp_path):
+    with pytest.raises(PlanMismatchError, match="cannot be read"):
+        Plan.load(tmp_path, MODELS["gpt2"].model())
+
+
+def test_a_folder_that_is_missing(tmp_path):
+    plan = plan_of("gpt2", 2, "all")
+    with pytest.raises(PartitionerError, match="cannot be written") as caught:
+        plan.save(tmp_path / "none" / "plan.json")
+    assert "folder" in caught.value.hint
+
+
+def test_other_users_may_read_what_the_umask_allows(tmp_path):
+    plan = plan_of("gpt2", 2, "all")
+    path, reference = tmp_path / "plan.json", tmp_path / "reference"
+    reference.touch()
+    plan.save(path)
+    assert path.stat().st_mode == reference.stat().st_mode
+    assert {item.name for item in tmp_path.iterdir()} == {path.name, reference.name}

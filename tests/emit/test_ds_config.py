@@ -106,6 +106,7 @@ def test_what_contradicts_the_plan_is_refused(
 
 
 def test_overrides_are_not_changed():
-    given = {"zero_optimization": {"stage": 1}}
-    config(**given)
-    assert given == {"zero_optimization": {"stage": 1}}
+    given = {"stage": 1}
+    found = config(zero_optimization=given)
+    found["zero_optimization"]["stage"] = 0
+    assert given == {"stage": 1}
