@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 __all__ = ["by_mode", "in_region"]
 
 
-def by_mode(training: bool, train_value: Any, eval_value: Any) -> Any:
+def by_mode(training: bool, train_value: Any, eval_value: Any) -> Any:  # noqa: FBT001 - generated code passes it by position
     """Return the value for the mode the segment is in."""
     return train_value if training else eval_value
 
 
 def in_region(
-    grad_enabled: bool,
+    grad_enabled: bool,  # noqa: FBT001 - generated code passes it by position
     autocast: Sequence[tuple[str, torch.dtype]],
     function: Callable[..., Any],
     *args: Any,
@@ -30,7 +30,9 @@ def in_region(
     Args:
         grad_enabled: False inside the forward's own ``no_grad`` region.
         autocast: (device type, dtype) of every autocast that was on.
-        function: What to call, with the remaining arguments.
+        function: What to call.
+        *args: Its positional arguments.
+        **kwargs: Its keyword arguments.
     """
     with ExitStack() as stack:
         if not grad_enabled:

@@ -153,7 +153,9 @@ class WireSpec:
         if token is None:
             device = tensors[0].device if tensors else torch.device("cpu")
             token = torch.zeros((), device=device, requires_grad=True)
-        differentiable = [self._laid_out(index, values) for index in self._differentiable]
+        differentiable = [
+            self._laid_out(index, values) for index in self._differentiable
+        ]
         carrier = pack_bits(token, differentiable)
         if not self._has_bytes:
             return carrier

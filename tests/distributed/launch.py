@@ -123,9 +123,9 @@ def _run_rank(  # noqa: PLR0917 - Process passes them by position
 
 
 def _in_group(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    import torch.distributed as dist  # noqa: PLC0415 - already imported by the server
+    import torch.distributed as dist
 
-    from partitioner.runtime.agreement import ensure_process_group  # noqa: PLC0415
+    from partitioner.runtime.agreement import ensure_process_group
 
     ensure_process_group()
     result = function(*arguments)
