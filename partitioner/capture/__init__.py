@@ -13,6 +13,11 @@ from partitioner.capture.classify import classify
 from partitioner.capture.constraints import resolve_constraints, together
 from partitioner.capture.effects import find_effects
 from partitioner.capture.inputs import resolve_example
+from partitioner.capture.overlaps import (
+    overlap_groups,
+    overlap_notes,
+    overlapping_weights,
+)
 from partitioner.capture.takes import Takes, record_all
 from partitioner.errors import OptionError
 from partitioner.graph import ModelGraph, info
@@ -67,6 +72,8 @@ def capture(
     builder.build()
     graph = builder.graph
     effects = find_effects(graph, takes.recording.weight_storages)
+    shared = overlapping_weights(model)
+    effects.groups += overlap_groups(graph, shared, takes.aliases)
     classify(graph, model, effects)
     return ModelGraph(
         model=model,
@@ -84,7 +91,7 @@ def capture(
         written_buffers=effects.written_buffers,
         constraints=constraints,
         configs=takes.configs,
-        assumptions=tuple(dict.fromkeys(takes.notes)),
+        assumptions=tuple(dict.fromkeys((*takes.notes, *overlap_notes(shared)))),
         fingerprint=fingerprint(graph, model),
     )
 
