@@ -193,8 +193,10 @@ def _merge_sizes(
 ) -> tuple[list[FreeSize], Recording]:
     """Merge, and check at larger sizes; give up sizes until it fits."""
     while True:
-        found = _try_all(session, base, sizes, others)
+        checked: list[int] = []
+        found = _try_all(session, base, sizes, others, checked)
         if isinstance(found, Recording):
+            session.notes += _size_notes(session, sizes, checked)
             return sizes, found
         wrong = len(sizes) - 1 if found.size is None else found.size
         _note_fixed(session, sizes[wrong], found)
@@ -202,12 +204,34 @@ def _merge_sizes(
         others = [other for k, other in enumerate(others) if k != wrong]
 
 
+def _size_notes(
+    session: Session, sizes: Sequence[FreeSize], checked: Sequence[int]
+) -> list[str]:
+    """Name the sizes that were seen: what Python does at others nobody looked at."""
+    inputs = session.example.inputs
+    notes = []
+    for size, together in zip(sizes, checked or [s.value for s in sizes], strict=True):
+        *values, last = dict.fromkeys((size.value, size.other, together))
+        seen = f"{', '.join(map(str, values))} and {last}"
+        names = size.describe(inputs).rpartition(" (")[0]
+        notes.append(
+            f"sizes: {names} was recorded at {seen}; other values are taken to follow "
+            "the same Python branches: plan.verify(inputs=…) at the sizes you train "
+            "with"
+        )
+    return notes
+
+
 def _try_all(
-    session: Session, base: Recording, sizes: list[FreeSize], others: list[Recording]
+    session: Session,
+    base: Recording,
+    sizes: list[FreeSize],
+    others: list[Recording],
+    checked: list[int],
 ) -> Recording | MismatchError:
     try:
         merged = merge_sizes(base.copy(), others, sizes)
-        _check_larger(session, merged, sizes)
+        checked += _check_larger(session, merged, sizes)
     except MismatchError as mismatch:
         return mismatch
     return merged
@@ -215,19 +239,23 @@ def _try_all(
 
 def _check_larger(
     session: Session, merged: Recording, sizes: Sequence[FreeSize]
-) -> None:
+) -> list[int]:
     """Check the expressions with all sizes changed at once, larger if the model can.
+
+    Returns:
+        The sizes of that recording; none if the model takes no such sizes.
 
     Raises:
         MismatchError: An expression gives another integer than was recorded.
     """
     if not sizes:
-        return
+        return []
     for values in ([s.larger for s in sizes], [s.other for s in sizes]):
         recording = _if_it_can(session, zip(sizes, values, strict=True))
         if recording is not None:
             check_sizes(merged, recording, values)
-            return
+            return values
+    return []
 
 
 def _if_it_can(

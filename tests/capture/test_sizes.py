@@ -159,6 +159,38 @@ def test_a_length_that_stops_following_is_fixed():
     assert any("toys.py" in n for n in graph.assumptions if "dimension 1" in n)
 
 
+def test_the_sizes_that_were_seen_are_named():
+    """A branch between them is not: nobody looked there."""
+
+    class Longer(toys.Toy):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.first(x)
+            return self.second(-h if x.shape[1] > 64 else h)
+
+    graph = capture(seeded(Longer()), torch.randn(2, 16, 6))
+    notes = [text for text in graph.assumptions if text.startswith("sizes: ")]
+    assert [note.partition(";")[0] for note in notes] == [
+        "sizes: dimension 0 of x was recorded at 2, 3 and 4",
+        "sizes: dimension 1 of x was recorded at 16, 7 and 32",
+    ]
+    assert all("plan.verify(inputs=…)" in note for note in notes)
+    placement = two_stages(graph, "first")
+    assert verify(graph, placement, [torch.randn(2, 40, 6)]).ok
+    assert not verify(graph, placement, [torch.randn(2, 65, 6)]).ok  # and verify tells
+
+
+def test_a_size_that_a_model_does_not_take_is_not_named():
+    class Short(toys.Toy):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[1] > 16:
+                raise ValueError
+            return self.second(self.first(x))
+
+    graph = capture(seeded(Short()), torch.randn(2, 16, 6))
+    (note,) = [text for text in graph.assumptions if "dimension 1" in text]
+    assert "was recorded at 16 and 7;" in note
+
+
 def test_rounding_up_is_told_from_rounding_down():
     class Halves(toys.Toy):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -181,7 +213,7 @@ def test_a_model_that_takes_even_lengths_only():
 
     graph = capture(seeded(Pairs()), torch.randn(2, 16, 6))
     assert symbols(graph)["x"] == (0, 1, -1)
-    assert not any("dimension 1" in note for note in graph.assumptions)
+    assert not any("fixed: dimension 1" in note for note in graph.assumptions)
     for length in (6, 20):
         tensors = [torch.randn(3, length, 6)]
         assert verify(graph, two_stages(graph, "first"), tensors).ok
