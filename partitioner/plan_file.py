@@ -74,7 +74,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     try:
         _replace(target, text + "\n")
     except OSError as error:
-        message = f"the plan cannot be written to {target}: {error.strerror}"
+        message = f"the plan could not be written to {target}: {error.strerror}"
         raise PartitionerError(message, hint="is the folder there?") from error
 
 

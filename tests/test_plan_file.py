@@ -187,7 +187,7 @@ def test_a_folder_is_no_plan_file(tmp_path):
 
 def test_a_folder_that_is_missing(tmp_path):
     plan = plan_of("gpt2", 2, "all")
-    with pytest.raises(PartitionerError, match="cannot be written") as caught:
+    with pytest.raises(PartitionerError, match="could not be written") as caught:
         plan.save(tmp_path / "none" / "plan.json")
     assert "folder" in caught.value.hint
 

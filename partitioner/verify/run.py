@@ -35,50 +35,87 @@ class Outcome:
     buffers: dict[str, Tensor]
 
 
+MODES = {"train": True, "eval": False}
+"""One step in each, one after the other: what the first leaves in buffers and
+attributes is there for the second."""
+
+
 def run_original(
-    graph: ModelGraph, seeding: Seeding, tensors: Sequence[Tensor], *, training: bool
-) -> Outcome:
-    """Run the user's model as it is, every draw seeded."""
-    args, kwargs = call_with(graph, _own(graph, tensors))
+    graph: ModelGraph, seeding: Seeding, tensors: Sequence[Tensor]
+) -> dict[str, Outcome]:
+    """Run the user's model as it is in both modes, every draw seeded."""
+    outcomes = {}
     with undisturbed(graph):
-        set_mode(graph.model, training=training)
-        with caches_off(graph.configs), seeding.following():
-            out = graph.model(*args, **kwargs)
-        outputs = tensor_leaves(out)
-        _backward(outputs)
-        return _outcome(graph.model, outputs)
+        for mode, training in MODES.items():
+            args, kwargs = call_with(graph, _own(graph, tensors))
+            with _in_mode(graph, training=training):
+                with caches_off(graph.configs), seeding.following():
+                    out = graph.model(*args, **kwargs)
+                outputs = tensor_leaves(out)
+                _backward(outputs)
+                outcomes[mode] = _outcome(graph.model, outputs)
+    return outcomes
 
 
 def run_cut(
-    graph: ModelGraph, layers: Layers, tensors: Sequence[Tensor], *, training: bool
-) -> Outcome:
-    """Run every stage in turn, packing and unpacking at each boundary.
+    graph: ModelGraph, layers: Layers, tensors: Sequence[Tensor]
+) -> dict[str, Outcome]:
+    """Run every stage in turn in both modes, through the real wire format."""
+    outcomes = {}
+    with undisturbed(graph):
+        segments = [_segment(layer) for layer in layers.layers]
+        for mode, training in MODES.items():
+            with _in_mode(graph, training=training):
+                for segment in segments:
+                    segment.train(training)
+                mine = _own(graph, tensors)
+                outputs = _pipeline(layers, segments, mine, training=training)
+                outcomes[mode] = _outcome(graph.model, outputs)
+    return outcomes
+
+
+def _pipeline(
+    layers: Layers,
+    segments: Sequence[Segment],
+    tensors: Sequence[Tensor],
+    *,
+    training: bool,
+) -> tuple[Tensor, ...]:
+    """Run forward and backward, packing and unpacking at each boundary.
 
     As the engine does: a stage's inputs are detached leaves, and their gradients are
     handed back to the stage before.
     """
-    tensors = _own(graph, tensors)
-    with undisturbed(graph):
-        set_mode(graph.model, training=training)
-        segments = [_segment(layer) for layer in layers.layers]
-        for segment in segments:
-            segment.train(training)
-        received: Any = _bare(tuple(tensors[index] for index in layers.first))
-        entries: list[Any] = []
-        exits: list[Any] = []
-        for stage in range(len(layers.parts) - 1):
-            if stage:
-                received = _arrive(exits[-1])
-            entries.append(received)
-            value = received
-            for segment in segments[layers.parts[stage] : layers.parts[stage + 1]]:
-                value = segment(value)
-            exits.append(value)
-        outputs = _finish(layers, exits[-1], tensors, training=training)
-        _backward(outputs, token=exits[-1][0])
-        for stage in range(len(exits) - 2, -1, -1):
-            _carrier(exits[stage]).backward(_carrier(entries[stage + 1]).grad)
-        return _outcome(graph.model, outputs)
+    received: Any = _bare(tuple(tensors[index] for index in layers.first))
+    entries: list[Any] = []
+    exits: list[Any] = []
+    for stage in range(len(layers.parts) - 1):
+        if stage:
+            received = _arrive(exits[-1])
+        entries.append(received)
+        value = received
+        for segment in segments[layers.parts[stage] : layers.parts[stage + 1]]:
+            value = segment(value)
+        exits.append(value)
+    outputs = _finish(layers, exits[-1], tensors, training=training)
+    _backward(outputs, token=exits[-1][0])
+    for stage in range(len(exits) - 2, -1, -1):
+        _carrier(exits[stage]).backward(_carrier(entries[stage + 1]).grad)
+    return outputs
+
+
+@contextmanager
+def _in_mode(graph: ModelGraph, *, training: bool) -> Iterator[None]:
+    """Set the mode and forget gradients; put the user's flags back afterwards."""
+    flags = [(module, module.training) for module in graph.model.modules()]
+    for parameter in graph.model.parameters():
+        parameter.grad = None
+    set_mode(graph.model, training=training)
+    try:
+        yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
 
 
 def _own(graph: ModelGraph, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -81,3 +81,18 @@ def test_inputs_the_model_cannot_take():
     with pytest.raises(ForwardError, match="Sequential itself fails") as caught:
         verify(graph, two_stages(graph, "0@0"), [torch.zeros(2, 5)])
     assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_state_that_only_python_keeps_is_seen_in_the_second_step():
+    class Warms(toys.Toy):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return self.second(self.first(x) * self.calls)
+
+    graph = capture(seeded(Warms()), BATCH)
+    found = verify(graph, two_stages(graph, "first"), [BATCH])
+    assert found.modes["train"].worst <= 1e-5
+    assert found.modes["eval"].max_output_error > 1e-2
+    assert graph.model.calls == 0
