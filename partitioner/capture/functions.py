@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,9 +68,46 @@ def as_target(
     """Return (kind, target, arguments) in terms that generated code can name."""
     if name.startswith("__get__"):
         return "function", getattr, (args[0], name.removeprefix("__get__"))
-    if getattr(torch.Tensor, name, None) is func:
-        return "method", name, args
-    return "function", func, args
+    method = name if getattr(torch.Tensor, name, None) is func else _method_name(func)
+    if method:
+        return "method", method, args
+    return "function", _nameable(func), args
+
+
+@cache
+def _tensor_methods() -> dict[int, str]:
+    """Return id of a function of ``torch.Tensor`` → the name it is an attribute by."""
+    return {
+        id(method): name
+        for name in dir(torch.Tensor)
+        if isinstance(method := getattr(torch.Tensor, name, None), FunctionType)
+    }
+
+
+def _method_name(func: Callable[..., Any]) -> str:
+    """Return the method that a wrapped function is: ``pow`` is ``__pow__``; or ""."""
+    return _tensor_methods().get(id(func), "")
+
+
+@cache
+def _nameable(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``func``, or a function of ours if its own name leads elsewhere.
+
+    Generated code writes torch's functions as ``torch.module.name`` and all others as
+    objects of its namespace.
+    """
+    module = getattr(func, "__module__", None) or ""
+    if not isinstance(func, FunctionType) or not module.startswith("torch"):
+        return func
+    named: object = getattr(sys.modules.get(module), func.__name__, None)
+    if named is func:
+        return func
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return func(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = func.__name__
+    return call
 
 
 @cache
