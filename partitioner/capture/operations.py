@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.overrides import TorchFunctionMode
 
+from partitioner.capture.draws import Range, drawn_range, is_decided
 from partitioner.capture.frames import Frame, user_source
 from partitioner.capture.functions import (
     QUERIES,
@@ -86,8 +87,9 @@ class OperationRecorder(TorchFunctionMode):
         self.frames: list[Frame] = [Frame("", 0, None)]
         self.current: Call | None = None
         self.written: set[int] = set()  # storages that the current call wrote unseen
-        self.forced: float | None = None
-        """What draws on real tensors become, to see what Python makes of them."""
+        self.ranges: dict[int, tuple[torch.Tensor, int, Range]] = {}
+        """id of a drawn tensor → the tensor, its version, and where its numbers lie."""
+        self.needs_numbers = False  # the current call looked at a tensor's numbers
         self.silent = False  # inside a leaf, or at our own work
 
     # -- values -----------------------------------------------------------------------
@@ -136,7 +138,32 @@ class OperationRecorder(TorchFunctionMode):
         self._check_effect(name)
         kind, target, encoded = as_target(func, name, args)
         call = self._begin(kind, target, name, encoded, kwargs)
-        return self._run(call, lambda: func(*args, **kwargs), tensors, name)
+        if self._is_decided(name, args):
+            self._note_decided(name, args)
+            tensors = []  # the answer is no random number
+        out = self._run(call, lambda: func(*args, **kwargs), tensors, name)
+        if call.draws:
+            self._note_range(out, drawn_range(name, args, kwargs))
+        return out
+
+    def _is_decided(self, name: str, args: tuple[Any, ...]) -> bool:
+        """Whether this compares a random number with one that it never reaches."""
+        if len(args) != 2 or id(args[0]) not in self.ranges:
+            return False
+        tensor, count, drawn = self.ranges[id(args[0])]
+        unchanged = tensor is args[0] and version(tensor) == count
+        return unchanged and is_decided(name, drawn, args[1])
+
+    def _note_decided(self, name: str, args: tuple[Any, ...]) -> None:
+        self.recording.notes.append(
+            f"{self.frames[-1].path or 'the root'} compares a random number with "
+            f"{args[1]} ({name.strip('_')}, {user_source()}): whatever it is, the "
+            "answer is the same, so it is taken as fixed"
+        )
+
+    def _note_range(self, out: Any, drawn: Range | None) -> None:
+        if drawn is not None and isinstance(out, torch.Tensor) and not is_fake(out):
+            self.ranges[id(out)] = (out, version(out), drawn)
 
     def call_custom(
         self,
@@ -164,7 +191,12 @@ class OperationRecorder(TorchFunctionMode):
                 f"Python reads the value of a tensor ({name.strip('_')})"
             )
         if self.values.is_random(tensors):
-            self.recording.draw_reads.append((self.frames[-1].path, user_source()))
+            raise self._uses_random(name)
+
+    def _uses_random(self, name: str) -> LeafNeeded:
+        return self._leaf_needed(
+            f"Python uses the value of a random number ({name.strip('_')})"
+        )
 
     def _check_effect(self, name: str) -> None:
         if name in SIDE_EFFECTS:
@@ -207,6 +239,9 @@ class OperationRecorder(TorchFunctionMode):
         try:
             versions = [version(tensor) for tensor in tensors]
             out = self._executed(call, function, name)
+            reads = self.needs_numbers and call.kind != "module"
+            if reads and self.values.is_random(tensors):
+                raise self._uses_random(name)
             changed = [
                 tensor
                 for tensor, count in zip(tensors, versions, strict=True)
@@ -217,7 +252,7 @@ class OperationRecorder(TorchFunctionMode):
             self.silent = before
 
     def _executed(self, call: Call, function: Callable[[], Any], name: str) -> Any:
-        self.current, self.written = call, set()
+        self.current, self.written, self.needs_numbers = call, set(), False
         try:
             return function()
         except NEEDS_VALUES as error:
@@ -245,18 +280,13 @@ class OperationRecorder(TorchFunctionMode):
         storages = {self.values.storage_of(tensor) for tensor in changed}
         call.writes = tuple(sorted(storages | self.written))
         self.recording.calls.append(call)
+        self._unrecorded(self.values.note_written, call.writes)
         if call.draws or self.values.is_random(tensors):
             for tensor in (*changed, *tensors_in(out)):
-                self._taint(tensor, call)
+                self.values.taint(tensor)
         if has_result:
             out = self._note_results(call, out, {id(tensor) for tensor in changed})
         return out
-
-    def _taint(self, tensor: torch.Tensor, call: Call) -> None:
-        self.values.taint(tensor)
-        real = not is_fake(tensor) and tensor.is_floating_point()
-        if call.draws and real and self.forced is not None:
-            tensor.detach().fill_(self.forced)
 
     def _note_results(self, call: Call, out: Any, written: set[int]) -> Any:
         index = len(self.recording.calls) - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from partitioner.errors import DataDependentError
 from partitioner.graph import TensorMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch import nn
 
@@ -45,6 +47,7 @@ class Values:
         self._storages: dict[int, int] = {}
         self._refs: dict[int, Ref] = {}
         self._keep: list[Any] = []  # ids are only unique while the object lives
+        self._in_storage: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
         self._saved: set[int] = set()
         self.random: set[int] = set()
         """Storages of real tensors that hold random numbers."""
@@ -79,7 +82,21 @@ class Values:
     def know(self, tensor: torch.Tensor, ref: Ref) -> None:
         """Remember which result ``tensor`` is."""
         self._refs[id(tensor)] = ref
-        self._keep.append(tensor)
+        self._in_storage[self.storage_of(tensor)].append(tensor)
+
+    def note_written(self, storages: Iterable[int]) -> None:
+        """Note which results need gradients now that their memory was written.
+
+        A result is sent and kept as its last write leaves it.
+        """
+        tensors = (tensor for number in storages for tensor in self._in_storage[number])
+        for tensor in filter(lambda tensor: tensor.requires_grad, tensors):
+            ref = self._refs[id(tensor)]
+            call = self.recording.calls[ref.call]
+            call.outputs = [
+                (path, replace(meta, requires_grad=True) if path == ref.path else meta)
+                for path, meta in call.outputs
+            ]
 
     def ref(self, tensor: torch.Tensor, module: str) -> Ref:
         """Return the result that ``tensor`` is; weights and constants appear here.

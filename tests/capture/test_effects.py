@@ -10,6 +10,7 @@ from partitioner.capture import capture
 from partitioner.emit import Placement, emit
 from partitioner.errors import DataDependentError, EmitError
 from partitioner.graph import ModelGraph, info
+from partitioner.verify import verify
 from tests.capture import toys
 from tests.captured import BATCH, cut_everywhere, seeded, two_stages
 
@@ -24,6 +25,7 @@ WRITING: list[type[nn.Module]] = [
     toys.SharedNorm,
     toys.FunctionalNorm,
     toys.WritesDropout,
+    toys.FillsRows,
 ]
 
 
@@ -45,6 +47,20 @@ def group_of(graph: ModelGraph, part: str) -> set[str]:
 def test_a_write_stays_with_its_memory():
     graph = capture(seeded(toys.WritesColumn()), BATCH)
     assert group_of(graph, "setitem") == {"@0:0", "@0:1"}
+
+
+def test_memory_needs_gradients_as_its_last_write_leaves_it():
+    graph = capture(seeded(toys.FillsRows()), BATCH)
+    memory = next(node for node in graph.graph.nodes if node.target == "new_empty")
+    (meta,) = info(memory).outputs
+    assert meta.requires_grad
+    readers = [node for node in graph.graph.nodes if node.target == "flatten"]
+    stage_of = {n: 0 for n in graph.graph.nodes if info(n).kind == "compute"}
+    for node in list(stage_of)[list(stage_of).index(readers[0]) :]:
+        stage_of[node] = 1
+    cut = Placement(stages=2, stage_of=stage_of, block_of={})
+    assert readers[0].all_input_nodes == [memory]
+    assert verify(graph, cut, [BATCH]).ok
 
 
 def test_a_reader_before_a_write_may_not_run_after_it():

@@ -39,6 +39,16 @@ class WritesView(Toy):
         return z + y
 
 
+class FillsRows(Toy):
+    """Collects differentiable rows in memory that was made without gradients."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.new_empty(x.shape[0], 2, 6)
+        rows[:, 0] = self.first(x)
+        rows[:, 1] = torch.tanh(rows[:, 0])
+        return self.second(rows.flatten(1)[:, 3:9])
+
+
 class WritesInput(Toy):
     """The end of the model reads what its beginning wrote into the input."""
 
