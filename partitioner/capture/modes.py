@@ -74,15 +74,18 @@ class OperatorWatch(TorchDispatchMode):
     Args:
         on_draw: Called when an operator draws.
         on_write: Called with a tensor that is written.
+        on_read: Called when an operator's result, or its shape, follows the numbers
+            in its arguments.
     """
 
     def __init__(
         self,
         on_draw: Callable[[], None],
         on_write: Callable[[torch.Tensor], None],
+        on_read: Callable[[], None],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.on_draw, self.on_write = on_draw, on_write
+        self.on_draw, self.on_write, self.on_read = on_draw, on_write, on_read
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -93,7 +96,18 @@ class OperatorWatch(TorchDispatchMode):
         elif "batch_norm" in func.__name__ and "backward" not in func.__name__:
             for tensor in _running_statistics(func, args):
                 self.on_write(tensor)
+        if _reads_numbers(func, args):
+            self.on_read()
         return func(*args, **(kwargs or {}))
+
+
+def _reads_numbers(func: Any, args: tuple[Any, ...]) -> bool:
+    if func is torch.ops.aten.index.Tensor:  # by numbers: the shape is known
+        masks = (torch.bool, torch.uint8)
+        return any(index is not None and index.dtype in masks for index in args[1])
+    tags = func.tags
+    dynamic, dependent = torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output
+    return dynamic in tags or dependent in tags
 
 
 def _running_statistics(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:

@@ -39,7 +39,6 @@ def prune(recording: Recording) -> Recording:
         spans=recording.spans,
         output=relabel(recording.output, leaf),
         notes=recording.notes,
-        draw_reads=recording.draw_reads,
         weight_storages=recording.weight_storages,
     )
 

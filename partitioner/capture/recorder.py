@@ -213,7 +213,8 @@ class Recorder(OperationRecorder):
         if watched:
             hooks = torch.autograd.graph.saved_tensors_hooks
             watches.enter_context(hooks(self._on_saved, lambda tensor: tensor))
-            watches.enter_context(OperatorWatch(self._on_draw, self._on_write))
+            watch = OperatorWatch(self._on_draw, self._on_write, self._on_read)
+            watches.enter_context(watch)
         if has_backward_hooks(model):
             reason = "it has a backward hook"
             hint = "register the hook on a submodule"
@@ -242,6 +243,9 @@ class Recorder(OperationRecorder):
     def _on_draw(self) -> None:
         if self.current is not None:
             self.current.draws = True
+
+    def _on_read(self) -> None:
+        self.needs_numbers = True
 
     def _on_write(self, tensor: torch.Tensor) -> None:
         if self.current is not None:

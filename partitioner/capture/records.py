@@ -79,8 +79,6 @@ class Recording:
     spans: list[SpanRecord]
     output: Any
     notes: list[str] = field(default_factory=list)
-    draw_reads: list[tuple[str, str]] = field(default_factory=list)
-    """(module path, source) where Python read a random number."""
     weight_storages: dict[int, str] = field(default_factory=dict)
     """Storage number → name of the parameter or buffer it belongs to."""
 

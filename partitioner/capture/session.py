@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from partitioner.capture.inputs import Example
     from partitioner.capture.records import Recording
 
-__all__ = ["Chance", "Session", "set_mode"]
+__all__ = ["Session", "set_mode"]
 
 MAX_LEAVES = 64
 """Fallback leaves after which recording gives up."""
@@ -41,19 +40,6 @@ HINT = (
     "into a submodule of its own (it then runs as a whole), or compute it with tensor "
     "operations (torch.where)"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chance:
-    """What random numbers a recording meets.
-
-    Args:
-        seed: Seeds torch's generator.
-        value: What every floating draw becomes; None: what the generator gives.
-    """
-
-    seed: int
-    value: float | None = None
 
 
 class Session:
@@ -75,24 +61,23 @@ class Session:
         self.aliases: dict[str, str] = {}
         self.notes: list[str] = []
 
-    def record(self, *, training: bool, chance: Chance | None = None) -> Recording:
+    def record(self, *, training: bool) -> Recording:
         """Record at the example's sizes, again with more leaves where needed.
 
         Args:
             training: The mode.
-            chance: Where random numbers come from; None: as they fall.
 
         Raises:
             DataDependentError: The root itself would have to be a leaf.
         """
         while True:
-            recording = self._attempt(training=training, chance=chance)
+            recording = self._attempt(training=training)
             if recording is not None:
                 return recording
 
-    def _attempt(self, *, training: bool, chance: Chance | None) -> Recording | None:
+    def _attempt(self, *, training: bool) -> Recording | None:
         try:
-            return self._once(training=training, shapes=None, chance=chance)
+            return self._once(training=training, shapes=None)
         except LeafNeeded as needed:
             self.require_leaf(needed)
             return None
@@ -104,14 +89,13 @@ class Session:
             LeafNeeded: They do not do at these sizes.
         """
         with _quiet_fakes():
-            return self._once(training=True, shapes=shapes, chance=None)
+            return self._once(training=True, shapes=shapes)
 
     def _once(
         self,
         *,
         training: bool,
         shapes: Sequence[tuple[int, ...]] | None,
-        chance: Chance | None,
     ) -> Recording:
         model = self.model
         with (
@@ -125,9 +109,6 @@ class Session:
             self.aliases = fakes.aliases
             recorder = Recorder(model, fakes, frozenset(self.leaves))
             args, kwargs = self._fake_inputs(fakes, recorder, shapes)
-            if chance is not None:
-                torch.manual_seed(chance.seed)
-                recorder.forced = chance.value
             # What autograd saves and what is drawn is learnt at the example's sizes.
             watched = shapes is None
             return prune(recorder.run(model, args, kwargs, watched=watched))

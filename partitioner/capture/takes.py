@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from partitioner.capture.merge import (
     MismatchError,
     check_sizes,
-    compare,
     merge_modes,
     merge_sizes,
 )
 from partitioner.capture.operations import LeafNeeded
 from partitioner.capture.records import Recording
-from partitioner.capture.session import Chance, Session
+from partitioner.capture.session import Session
 from partitioner.capture.sizes import FreeSize, candidates
 from partitioner.errors import CaptureError, ForwardError
 
@@ -28,15 +27,6 @@ if TYPE_CHECKING:
     from partitioner.graph import InputSpec
 
 __all__ = ["Takes", "record_all"]
-
-CHANCES = (
-    Chance(seed=1),
-    Chance(seed=2),
-    Chance(seed=3, value=0.0),
-    Chance(seed=4, value=1.0 - 2.0**-24),
-)
-"""Under which a branch on a random number must go the same way: the ends of the unit
-interval too, so that a rate of any size shows."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,11 +84,8 @@ def _both_modes(session: Session) -> tuple[Recording, Recording]:
     """Record train and eval mode; modules that differ in structure become leaves."""
     while True:
         train = session.record(training=True)
-        evaluation = session.record(training=False)
         leaves = len(session.leaves)
-        _check_draws(session, train, training=True)
-        if leaves == len(session.leaves):
-            _check_draws(session, evaluation, training=False)
+        evaluation = session.record(training=False)
         if leaves != len(session.leaves):
             continue
         try:
@@ -108,25 +95,6 @@ def _both_modes(session: Session) -> tuple[Recording, Recording]:
             session.require_leaf(_leaf_around(train, mismatch, reason))
         if leaves == len(session.leaves):
             return train, evaluation
-
-
-def _check_draws(session: Session, recording: Recording, *, training: bool) -> None:
-    """Record under other seeds; what Python makes of a random number may not differ."""
-    if not recording.draw_reads:
-        return
-    try:
-        for chance in CHANCES:
-            compare(recording, session.record(training=training, chance=chance))
-    except MismatchError as mismatch:
-        path, source = recording.draw_reads[0]
-        reason = "Python uses the value of a random number"
-        session.require_leaf(LeafNeeded(path, f"{reason}: {mismatch}", source))
-        return
-    for path, source in dict.fromkeys(recording.draw_reads):
-        session.notes.append(
-            f"{path or 'the root'} reads a random number ({source}); whatever it "
-            "was, that made no difference, so it is taken as fixed"
-        )
 
 
 def _leaf_around(
