@@ -42,9 +42,9 @@ def drawn_range(
     if name in {"bernoulli", "bernoulli_"}:
         return Range(low=0.0, high=1.0)
     if name == "uniform_":
-        low = kwargs.get("from", args[1] if len(args) > 1 else 0.0)
-        high = kwargs.get("to", args[2] if len(args) > 2 else 1.0)
-        return _between(low, high)  # rounding may return the upper end
+        ends = {"from": 0.0, "to": 1.0}
+        ends |= dict(zip(ends, args[1:], strict=False)) | dict(kwargs)
+        return _between(ends["from"], ends["to"])  # rounding may return the upper
     if name == "randint":
         low, high = _bounds(args, kwargs)
         return _between(low, high - 1) if type(high) is int else None
@@ -67,7 +67,7 @@ def _between(low: Any, high: Any) -> Range | None:
     return Range(low=low, high=high) if known else None
 
 
-def is_decided(name: str, drawn: Range, constant: object) -> bool:
+def is_decided(name: str, drawn: Range, constant: object = None) -> bool:
     """Whether comparing any number of a range with a constant gives one answer.
 
     Args:

@@ -25,6 +25,7 @@ from partitioner.capture.functions import (
 )
 from partitioner.capture.modes import current_region
 from partitioner.capture.records import Call, DeviceRef, Recording, Ref
+from partitioner.capture.registered import RegisteredWeights
 from partitioner.capture.tree import flatten, map_tree
 from partitioner.capture.values import (
     UnknownTensorError,
@@ -83,6 +84,7 @@ class OperationRecorder(TorchFunctionMode):
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.recording = Recording(calls=[], spans=[], output=None)
         self.values = Values(model, fakes, self.recording)
+        self.registered = RegisteredWeights(model)
         self.calls_of: dict[str, int] = {}
         self.frames: list[Frame] = [Frame("", 0, None)]
         self.current: Call | None = None
@@ -148,11 +150,11 @@ class OperationRecorder(TorchFunctionMode):
 
     def _is_decided(self, name: str, args: tuple[Any, ...]) -> bool:
         """Whether this compares a random number with one that it never reaches."""
-        if len(args) != 2 or id(args[0]) not in self.ranges:
+        known = self.ranges.get(id(args[0])) if args else None
+        if known is None:
             return False
-        tensor, count, drawn = self.ranges[id(args[0])]
-        unchanged = tensor is args[0] and version(tensor) == count
-        return unchanged and is_decided(name, drawn, args[1])
+        tensor, count, drawn = known
+        return version(tensor) == count and is_decided(name, drawn, *args[1:2])
 
     def _note_decided(self, name: str, args: tuple[Any, ...]) -> None:
         self.recording.notes.append(

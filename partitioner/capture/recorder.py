@@ -37,6 +37,11 @@ __all__ = ["Recorder"]
 
 Run = Callable[[Any, Any], Any]
 
+SWAP_HINT = (
+    "call the operation (torch.nn.functional.linear) on the tensor instead of the "
+    "module, or do it in a submodule of its own"
+)
+
 
 class Recorder(OperationRecorder):
     """Records torch functions and module calls of one forward.
@@ -87,6 +92,10 @@ class Recorder(OperationRecorder):
             region=current_region(),
         )
         self._check_opaque(frame.path, call)
+        swapped = self.registered.swapped(module)
+        if swapped:
+            reason = f"it calls {frame.path} with another tensor as its {swapped}"
+            raise self._leaf_needed(reason, SWAP_HINT)
         buffers = dict(module.named_buffers())
 
         def run_leaf() -> Any:
@@ -97,6 +106,7 @@ class Recorder(OperationRecorder):
             else:
                 out = self._fake_or_real(run, module, args, kwargs)
             self.written |= self._replaced(module, buffers)
+            self.registered.accept_buffers(module)
             return out
 
         tensors = [*tensors_in((args, kwargs)), *buffers.values()]
@@ -140,6 +150,10 @@ class Recorder(OperationRecorder):
         self, run: Run, module: nn.Module, frame: Frame, args: Any, kwargs: Any
     ) -> Any:
         args_, kwargs_ = self._encode(tuple(args)), self._encode(dict(kwargs))
+        opened_because = opaque_encoded((args_, kwargs_))
+        swapped = self.registered.swapped(module)
+        if swapped:
+            opened_because = f"it is called with another tensor as its {swapped}"
         span = SpanRecord(
             path=frame.path,
             call=frame.call,
@@ -151,7 +165,7 @@ class Recorder(OperationRecorder):
             output=None,
             region=current_region(),
             parent=self.frames[-1].span,
-            opened_because=opaque_encoded((args_, kwargs_)),
+            opened_because=opened_because,
         )
         frame.span = len(self.recording.spans)
         self.recording.spans.append(span)
