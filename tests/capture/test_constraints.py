@@ -75,7 +75,7 @@ def test_a_leaf_is_one_call_with_its_reason():
 
 @pytest.mark.parametrize("argument", ["leaf", "keep_together", "no_cut_inside"])
 @pytest.mark.parametrize(
-    ("pattern", "said"), [("0.weigth", "0.weigth"), (nn.Conv2d, "Conv2d"), (3, "3")]
+    ("pattern", "said"), [("0.other", "0.other"), (nn.Conv2d, "Conv2d"), (3, "3")]
 )
 def test_a_pattern_that_matches_nothing_is_refused(argument, pattern, said):
     constraints: dict[str, Any] = {argument: [pattern]}
