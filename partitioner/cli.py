@@ -223,11 +223,7 @@ def verify(target: str, *, as_json: bool, **options: Any) -> None:
 
 
 def _save(plan: Plan, output: Path) -> None:
-    try:
-        plan.save(output)
-    except OSError as error:
-        message = f"the plan could not be written to {output}: {error.strerror}"
-        raise PartitionerError(message, hint="choose another -o FILE") from error
+    plan.save(output)
     click.echo(f"plan written to {output}", err=True)
 
 

@@ -213,7 +213,7 @@ def test_unwritable_output_is_an_error(target: str) -> None:
     result = run("inspect", target, "--device", "cpu", "-o", "/proc/plan.json")
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert "error: the plan cannot be written to /proc/plan.json" in result.stderr
+    assert "error: the plan could not be written to /proc/plan.json" in result.stderr
 
 
 def test_version_is_the_package_version() -> None:
