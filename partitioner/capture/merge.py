@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from partitioner.capture.records import Call, Recording, Ref, SpanRecord
+from partitioner.capture.records import Call, DeviceRef, Recording, Ref, SpanRecord
 from partitioner.capture.sizes import FreeSize, SizeExpr, fit
-from partitioner.capture.tree import map_tree, tensor_paths, trees_differ
+from partitioner.capture.tree import is_plain, map_tree, tensor_paths, trees_differ
 
 __all__ = [
     "ByMode",
@@ -163,7 +163,12 @@ def _like(first: Any, items: list[Any]) -> Any:
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float) and math.isnan(a):
         return math.isnan(b)
-    return type(a) is type(b) and bool(a == b)
+    if type(a) is not type(b):
+        return False
+    # A user's object (a dataclass of tensors) may have no plain answer to ==. It can
+    # only be an argument of a module call that is never called whole.
+    comparable = is_plain(a) or isinstance(a, (Ref, DeviceRef, SizeExpr, ByMode))
+    return not comparable or bool(a == b)
 
 
 def _merge(recordings: Sequence[Recording], combine: Combine) -> Recording:
@@ -210,6 +215,7 @@ def merge_modes(
     for span, other_span in zip(merged.spans, evaluation.spans, strict=True):
         if tensor_paths(span.output) != tensor_paths(other_span.output):
             span.opened_because = "it returns something else in eval mode"
+        span.opened_because = span.opened_because or other_span.opened_because
     for call, other in zip(merged.calls, evaluation.calls, strict=True):
         call.draws |= other.draws
         call.eval_storages = tuple(meta.storage for _, meta in other.outputs)

@@ -49,6 +49,37 @@ class FillsRows(Toy):
         return self.second(rows.flatten(1)[:, 3:9])
 
 
+@dataclasses.dataclass
+class State:
+    """What one layer hands to the next."""
+
+    main: Tensor
+    skip: Tensor | None = None
+
+
+class PassesState(Toy):
+    """Layers hand each other a dataclass that holds tensors."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(6, 6)
+
+        def forward(self, state: State) -> State:
+            h = torch.tanh(self.inner(state.main))
+            return State(h if state.skip is None else h + state.skip, state.main)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(self.Layer() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = State(self.first(x))
+        for layer in self.layers:
+            state = layer(state)
+        return self.second(state.main)
+
+
 class WritesInput(Toy):
     """The end of the model reads what its beginning wrote into the input."""
 

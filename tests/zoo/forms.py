@@ -39,6 +39,31 @@ class Returns(nn.Module):
         return self.form(self.second(h), h)
 
 
+class Passes(nn.Module):
+    """Modules hand each other dataclasses, named tuples, dicts and None."""
+
+    class Step(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(6, 6)
+
+        def forward(self, state: dict[str, Any], *, scale: float = 1.0) -> Any:
+            pair = state["pair"]
+            left = torch.tanh(self.inner(pair.left)) * scale
+            skip = left if state["skip"] is None else left + state["skip"].main
+            return {"pair": Pair(skip, pair.right), "skip": Answer(left, [pair.left])}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(self.Step() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Any:
+        state: dict[str, Any] = {"pair": Pair(x, x * 2), "skip": None}
+        for step in self.steps:
+            state = step(state, scale=0.5)
+        return state["pair"].left + state["pair"].right, state["skip"].extra
+
+
 class Takes(nn.Module):
     """Positional, keyword, nested, optional and defaulted inputs."""
 
@@ -159,6 +184,7 @@ ENTRIES = (
         Plain(f"returns {name}", partial(Returns, form))
         for name, form in FORMS.items()
     ),
+    Plain("passes structures", Passes),
     Plain("positional inputs", Takes, inputs=lambda n, _: (noise(n, 6), noise(n, 1))),
     Plain("default inputs", Takes),
     Plain(
