@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.overrides import TorchFunctionMode
 
+from partitioner.capture.ambient import Ambient, ambient
 from partitioner.capture.draws import Range, drawn_range, is_decided
 from partitioner.capture.frames import Frame, user_source
 from partitioner.capture.functions import (
@@ -49,6 +50,9 @@ __all__ = [
     "first_line",
     "opaque_encoded",
 ]
+
+GRADIENTS = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
+"""Functions that walk the graph of what was computed before, unseen by a cut."""
 
 NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -91,6 +95,8 @@ class OperationRecorder(TorchFunctionMode):
         self.written: set[int] = set()  # storages that the current call wrote unseen
         self.ranges: dict[int, tuple[torch.Tensor, int, Range]] = {}
         """id of a drawn tensor → the tensor, its version, and where its numbers lie."""
+        self.ambient: Ambient | None = None  # torch's state when the forward began
+        self.modes = 0  # function modes that were on then
         self.needs_numbers = False  # the current call looked at a tensor's numbers
         self.silent = False  # inside a leaf, or at our own work
 
@@ -137,7 +143,7 @@ class OperationRecorder(TorchFunctionMode):
         self._check_read(name, args, tensors)
         if name in QUERIES:
             return func(*args, **kwargs)
-        self._check_effect(name)
+        self._check_effect(name, func)
         kind, target, encoded = as_target(func, name, args)
         call = self._begin(kind, target, name, encoded, kwargs)
         if self._is_decided(name, args):
@@ -200,7 +206,27 @@ class OperationRecorder(TorchFunctionMode):
             f"Python uses the value of a random number ({name.strip('_')})"
         )
 
-    def _check_effect(self, name: str) -> None:
+    def _check_ambient(self) -> None:
+        """Refuse to record where a forward has changed what no node can hold."""
+        if self.ambient is None:
+            return
+        changed = self.ambient.difference(ambient())
+        if changed:
+            raise self._changes(changed)
+
+    def _changes(self, what: str) -> LeafNeeded:
+        return self._leaf_needed(
+            f"it changes torch's {what} in its forward",
+            "set it outside the model, or do it in a submodule of its own",
+        )
+
+    def _check_effect(self, name: str, func: Callable[..., Any]) -> None:
+        if func in GRADIENTS:
+            raise self._leaf_needed(
+                f"it computes gradients in its forward ({name})",
+                "move that part, with all it differentiates, into a submodule of its "
+                "own (it then runs as a whole)",
+            )
         if name in SIDE_EFFECTS:
             raise self._leaf_needed(f"a tensor gets a hook ({name})")
         if name.startswith("__set__"):
@@ -209,6 +235,7 @@ class OperationRecorder(TorchFunctionMode):
 
     def _begin(self, kind: Any, target: Any, name: str, args: Any, kwargs: Any) -> Call:
         """Return the call to be recorded, with arguments as they are before it."""
+        self._check_ambient()
         frame = self.frames[-1]
         call = Call(
             id=frame.next_id(),

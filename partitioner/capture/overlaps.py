@@ -34,7 +34,7 @@ def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the first byte of a tensor in its storage, and the one after its last."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in pairs)
-    first = tensor.storage_offset()
+    first = int(tensor.storage_offset())
     width_bytes = tensor.element_size()
     return first * width_bytes, (first + last + 1) * width_bytes
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from partitioner.capture.ambient import ambient, function_modes, kept_ambient
 from partitioner.capture.frames import Frame, forward_source, user_source
 from partitioner.capture.functions import tensors_in
-from partitioner.capture.leaves import has_backward_hooks, is_leaf, run_for_real
+from partitioner.capture.leaves import is_leaf, run_for_real, why_whole
 from partitioner.capture.modes import (
     OperatorWatch,
     current_region,
@@ -61,6 +62,7 @@ class Recorder(OperationRecorder):
         path = self.paths.get(id(module))
         if self.silent or path is None or (path == "" and len(self.frames) == 1):
             return original(module, *args, **kwargs)
+        self._check_modes()
         number = self.calls_of.get(path, 0)
         self.calls_of[path] = number + 1
 
@@ -71,10 +73,14 @@ class Recorder(OperationRecorder):
 
         if path in self.leaves or is_leaf(module):
             return self._call_leaf(run, module, frame, args, kwargs)
-        if has_backward_hooks(module):
-            source = forward_source(module)
-            raise LeafNeeded(path, "it has a backward hook", source)
+        if reason := why_whole(module):
+            raise LeafNeeded(path, reason, forward_source(module))
         return self._call_span(run, module, frame, args, kwargs)
+
+    def _check_modes(self) -> None:
+        self._check_ambient()
+        if self.modes and function_modes() != self.modes:
+            raise self._changes("function modes (a default device)")
 
     def _call_leaf(
         self, run: Run, module: nn.Module, frame: Frame, args: Any, kwargs: Any
@@ -183,6 +189,7 @@ class Recorder(OperationRecorder):
         attributes = dict(module.__dict__)
         out = run()
         path, source = self.frames[-1].path, forward_source(module)
+        self._check_modes()
         if marks != generator_marks():
             reason = "it draws from numpy's or Python's generator"
             hint = "draw with torch (torch.rand), or do it in a submodule of its own"
@@ -229,11 +236,11 @@ class Recorder(OperationRecorder):
             watches.enter_context(hooks(self._on_saved, lambda tensor: tensor))
             watch = OperatorWatch(self._on_draw, self._on_write, self._on_read)
             watches.enter_context(watch)
-        if has_backward_hooks(model):
-            reason = "it has a backward hook"
-            hint = "register the hook on a submodule"
+        if reason := why_whole(model):
+            hint = "only submodules may be so; leave the root plain"
             raise LeafNeeded("", reason, forward_source(model), hint)
-        with watches, intercepted(self), self:
+        with kept_ambient(), watches, intercepted(self), self:
+            self.ambient, self.modes = ambient(), function_modes()
             out = self._run_through(lambda: model(*args, **kwargs), model)
             self.recording.output = template(out, self._root_output)
         self.recording.weight_storages = self.values.weight_storages

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -23,7 +25,8 @@ class Swaps(toys.Toy):
     def forward(self, x: Tensor) -> Tensor:
         weight = self.second._parameters.pop("weight")
         assert weight is not None
-        self.second.weight = weight * self.first.bias  # type: ignore[assignment]
+        scaled: Any = weight * self.first.bias
+        self.second.weight = scaled
         y = self.second(self.first(x))
         del self.second.weight
         self.second.register_parameter("weight", weight)
