@@ -95,12 +95,17 @@ def fake_weights(model: nn.Module, dtype: torch.dtype | None) -> Iterator[FakeWe
                     continue
                 full = f"{prefix}.{name}" if prefix else name
                 _check_initialised(full, tensor)
+                # Compiled code reads its own table: a fake must not get in there.
+                compiled = isinstance(module, torch.jit.ScriptModule)
                 if id(tensor) not in made:
-                    fake = make_fake(mode, tensor, device=fakes.device, dtype=cast)
+                    fake = tensor
+                    if not compiled:
+                        fake = make_fake(mode, tensor, device=fakes.device, dtype=cast)
                     made[id(tensor)] = fake
                     first[id(tensor)] = full
                     fakes.names[id(fake)] = full
-                table[name] = made[id(tensor)]
+                if not compiled:
+                    table[name] = made[id(tensor)]
                 fakes.aliases[full] = first[id(tensor)]
         refresh_flat_weights(module)
     _alias_shared_modules(model, fakes.aliases)

@@ -68,7 +68,8 @@ def user_source() -> str:
 
 def forward_source(module: nn.Module) -> str:
     """Return ``file:line`` of a module's forward."""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    forward = inspect.getattr_static(type(module), "forward", None)
+    code = getattr(inspect.unwrap(forward), "__code__", None) if forward else None
     if code is None:
         return ""
     return f"{_short(code.co_filename) or code.co_filename}:{code.co_firstlineno}"

@@ -96,7 +96,7 @@ def _carried(model: nn.Module, notes: list[str]) -> Any:
         f"no example inputs for {name}: example_inputs was not given, and the model "
         "has neither example_input_array nor dummy_inputs"
     )
-    parameters = list(inspect.signature(model.forward).parameters)
+    parameters = list(_signature(model).parameters)
     wanted = ", ".join(parameters[:4]) or "no arguments"
     hint = (
         "pass example_inputs=: one micro-batch as a tensor, a tuple of positional "
@@ -120,10 +120,18 @@ def _as_call(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     raise ExampleInputsError(message, hint=hint)
 
 
+def _signature(model: nn.Module) -> inspect.Signature:
+    """Return the forward's signature; traced modules have none and take anything."""
+    try:
+        return inspect.signature(model.forward)
+    except ValueError:
+        return inspect.signature(lambda *args, **kwargs: (args, kwargs))
+
+
 def _check_binds(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    signature = inspect.signature(model.forward)
+    signature = _signature(model)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -145,7 +153,7 @@ def _leaves(
 
 def _names(model: nn.Module, paths: list[tuple[str | int, ...]]) -> list[str]:
     """Name each leaf after the forward's parameter: ``mask``, ``states_0``."""
-    parameters = list(inspect.signature(model.forward).parameters.values())
+    parameters = list(_signature(model).parameters.values())
     positional = [
         parameter.name
         for parameter in parameters

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-__all__ = ["has_backward_hooks", "is_leaf", "run_for_real"]
+__all__ = ["is_leaf", "run_for_real", "why_whole"]
 
 REAL_ELEMENTS = 2**26
 """Weights of a module that is run for real; above, recording gives up on it."""
@@ -42,9 +42,13 @@ def is_leaf(module: nn.Module) -> bool:
     return next(module.children(), None) is None
 
 
-def has_backward_hooks(module: nn.Module) -> bool:
-    """Whether a hook waits for the gradients of the module's own call."""
-    return bool(module._backward_hooks or module._backward_pre_hooks)  # noqa: SLF001 - nn.Module has no public name
+def why_whole(module: nn.Module) -> str:
+    """Return why a module can only be called whole, whatever it computes; or ""."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "it is compiled by TorchScript"
+    if module._backward_hooks or module._backward_pre_hooks:  # noqa: SLF001 - nn.Module has no public name
+        return "it has a backward hook"
+    return ""
 
 
 def run_for_real(
@@ -148,6 +152,7 @@ def _real_weights(module: nn.Module, made: Made) -> Iterator[None]:
     tables = [
         table
         for inner in module.modules()
+        if not isinstance(inner, torch.jit.ScriptModule)
         for table in (inner._parameters, inner._buffers)  # noqa: SLF001 - swapped below nn.Module's checks
     ]
     before: list[dict[str, Any]] = [dict(table) for table in tables]

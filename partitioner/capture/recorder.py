@@ -237,7 +237,7 @@ class Recorder(OperationRecorder):
             watch = OperatorWatch(self._on_draw, self._on_write, self._on_read)
             watches.enter_context(watch)
         if reason := why_whole(model):
-            hint = "only submodules may be so; leave the root plain"
+            hint = "only a submodule may be so: the root has to be recorded through"
             raise LeafNeeded("", reason, forward_source(model), hint)
         with kept_ambient(), watches, intercepted(self), self:
             self.ambient, self.modes = ambient(), function_modes()

@@ -255,6 +255,22 @@ def test_a_backward_hook_keeps_its_module_whole():
     assert "backward hook" in leaf_note(graph, "inner")
 
 
+@pytest.mark.parametrize("how", ["script", "trace"])
+def test_a_part_compiled_by_torchscript_runs_whole(how: str):
+    inner = seeded(nn.Sequential(nn.Linear(6, 6), nn.Tanh()))
+    compiled: Any = (
+        torch.jit.script(inner) if how == "script" else torch.jit.trace(inner, BATCH)
+    )
+    model = seeded(toys.Inside(compiled))
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    graph = check(model)
+    assert "TorchScript" in leaf_note(graph, "inner")
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, before[name])
+    with pytest.raises(DataDependentError, match="TorchScript"):
+        capture(compiled, BATCH)
+
+
 def test_a_backward_hook_on_the_root_is_refused():
     model = toys.Inside(nn.Tanh())
     model.register_full_backward_hook(lambda module, before, after: None)
@@ -315,7 +331,7 @@ def test_a_module_that_returns_less_in_eval_mode_is_never_called_whole():
 
 def test_state_kept_in_attributes_is_reported():
     graph = check(toys.Inside(toys.Steps()))
-    assert any("inner changes count" in note for note in graph.assumptions)
+    assert any("inner changes last" in note for note in graph.assumptions)
 
 
 # -- outputs ---------------------------------------------------------------------------
