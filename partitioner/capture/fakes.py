@@ -94,7 +94,7 @@ def fake_weights(model: nn.Module, dtype: torch.dtype | None) -> Iterator[FakeWe
                 if tensor is None:
                     continue
                 full = f"{prefix}.{name}" if prefix else name
-                _check_initialised(full, tensor)
+                _check_recordable(full, tensor)
                 # Compiled code reads its own table: a fake must not get in there.
                 compiled = isinstance(module, torch.jit.ScriptModule)
                 if id(tensor) not in made:
@@ -120,10 +120,17 @@ def _tables(
     yield module._buffers, None  # noqa: SLF001
 
 
-def _check_initialised(name: str, tensor: torch.Tensor) -> None:
+def _check_recordable(name: str, tensor: torch.Tensor) -> None:
     if isinstance(tensor, UninitializedBuffer | UninitializedParameter):
         message = f"parameter {name!r} is not initialised yet (lazy module)"
         raise CaptureError(message, hint="run the model once before partitioning it")
+    if tensor.layout is not torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        message = (
+            f"{name!r} is a tensor of layout {layout}: only dense ones are recorded"
+        )
+        hint = "register its indices and values, and build the sparse tensor in forward"
+        raise CaptureError(message, hint=hint)
 
 
 def refresh_flat_weights(module: nn.Module) -> None:

@@ -12,6 +12,8 @@ import torch.utils.checkpoint as torch_checkpoint
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from partitioner.capture.frames import user_source
+from partitioner.errors import DataDependentError
 from partitioner.graph import Region
 
 if TYPE_CHECKING:
@@ -78,6 +80,8 @@ class OperatorWatch(TorchDispatchMode):
             in its arguments.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(
         self,
         on_draw: Callable[[], None],
@@ -91,6 +95,14 @@ class OperatorWatch(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Look at the operator and run it."""
+        if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - no public name
+            source = user_source()
+            message = f"torch.{func.__name__} (an operator of functions) cannot be run"
+            raise DataDependentError(
+                f"{message} on fake tensors, at {source}",
+                hint="use torch.where, or Python's own if in a submodule of its own",
+                source=source,
+            )
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.on_draw()
         elif "batch_norm" in func.__name__ and "backward" not in func.__name__:

@@ -119,8 +119,7 @@ class OperationRecorder(TorchFunctionMode):
         try:
             return self._unrecorded(self.values.encode, tree, self.frames[-1].path)
         except UnknownTensorError as error:
-            reason = "a tensor appeared that no recorded operation made"
-            raise self._leaf_needed(reason) from error
+            raise self._leaf_needed(error.reason) from error
 
     def _leaf_needed(self, reason: str, hint: str = "") -> LeafNeeded:
         return LeafNeeded(self.frames[-1].path, reason, user_source(), hint)
@@ -277,6 +276,8 @@ class OperationRecorder(TorchFunctionMode):
                 if version(tensor) != count
             ]
             return self._finish(call, out, changed, tensors)
+        except UnknownTensorError as error:
+            raise self._leaf_needed(error.reason) from error
         finally:
             self.silent = before
 

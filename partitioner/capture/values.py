@@ -27,7 +27,13 @@ __all__ = ["UnknownTensorError", "Values", "alias", "is_fake", "version"]
 
 
 class UnknownTensorError(Exception):
-    """A fake tensor appeared that no recorded operation made."""
+    """A tensor appeared that no recorded operation made, or without memory."""
+
+    def __init__(
+        self, reason: str = "a tensor appeared that no recorded operation made"
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Values:
@@ -57,8 +63,15 @@ class Values:
         }
 
     def storage_of(self, tensor: torch.Tensor) -> int:
-        """Return a small number for the tensor's memory."""
-        storage = tensor.untyped_storage()
+        """Return a small number for the tensor's memory.
+
+        Raises:
+            UnknownTensorError: It has none of its own: sparse, nested, or under vmap.
+        """
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError as error:
+            raise UnknownTensorError(_without_memory(tensor)) from error
         key = storage._cdata  # noqa: SLF001 - data_ptr is 0 for every fake
         if key not in self._storages:
             self._storages[key] = len(self._storages)
@@ -172,11 +185,22 @@ class Values:
 
     def save(self, tensor: torch.Tensor, call: Call | None) -> None:
         """Note what autograd keeps for ``call``: each storage once, weights never."""
-        storage = self.storage_of(tensor)
+        try:
+            storage = self.storage_of(tensor)
+        except UnknownTensorError:
+            return  # of its parts, those that are dense are saved on their own
         if call is None or storage in self._saved or storage in self.weight_storages:
             return
         self._saved.add(storage)
         call.saved.append((storage, tensor.untyped_storage().nbytes()))
+
+
+def _without_memory(tensor: torch.Tensor) -> str:
+    """Say what kind of tensor has no memory of its own."""
+    if tensor.layout is not torch.strided:
+        kind = str(tensor.layout).removeprefix("torch.").replace("_", " ")
+        return f"a tensor is {kind}: a stage sends and keeps dense tensors only"
+    return "a tensor is one of many (torch.vmap): it has no memory of its own"
 
 
 def is_fake(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,39 @@ def test_an_unregistered_trainable_tensor_is_refused():
     with pytest.raises(DataDependentError, match="not registered") as caught:
         capture(Forgot(), BATCH)
     assert "nn.Parameter" in caught.value.hint
+
+
+UNRECORDABLE = {
+    "vmap": (lambda: toys.Vmaps(module=False), "vmap|dispatch modes"),
+    "vmap of a module": (lambda: toys.Vmaps(module=True), "vmap|dispatch modes"),
+    "sparse": (toys.Sparse, "sparse coo"),
+}
+
+
+@pytest.mark.parametrize("name", UNRECORDABLE)
+def test_what_no_stage_could_hold_stays_inside_a_leaf(name: str):
+    build, reason = UNRECORDABLE[name]
+    graph = check(toys.Inside(build()))
+    assert re.search(reason, leaf_note(graph, "inner"))
+    with pytest.raises(DataDependentError, match=reason) as caught:
+        capture(build(), BATCH)
+    assert "toys.py" in caught.value.source
+    assert "submodule" in caught.value.hint
+
+
+def test_an_operator_of_functions_is_refused_with_its_line():
+    with pytest.raises(DataDependentError, match=r"torch\.cond") as caught:
+        capture(toys.Inside(toys.Cond()), BATCH)
+    assert "toys.py" in caught.value.source
+    assert "torch.where" in caught.value.hint
+
+
+def test_a_sparse_buffer_is_refused_with_its_name():
+    model = toys.Inside(nn.Tanh())
+    model.inner.register_buffer("graph", torch.eye(4).to_sparse())
+    with pytest.raises(CaptureError, match=r"'inner\.graph'.*sparse_coo") as caught:
+        capture(model, BATCH)
+    assert "indices" in caught.value.hint
 
 
 # -- random numbers --------------------------------------------------------------------

@@ -80,6 +80,37 @@ class PassesState(Toy):
         return self.second(state.main)
 
 
+class Vmaps(Toy):
+    """Maps over its weights, or over one of its modules."""
+
+    def __init__(self, *, module: bool) -> None:
+        super().__init__()
+        self.module = module
+        self.weights = nn.Parameter(torch.ones(3, 6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        if self.module:
+            return torch.vmap(self.second)(h)
+        return torch.vmap(lambda weight: torch.tanh(h @ weight))(self.weights).sum(0)
+
+
+class Sparse(Toy):
+    """Mixes the samples by a sparse matrix that is made in the forward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        ring = torch.eye(x.shape[0]).roll(1, 0).to_sparse()
+        return self.second(torch.sparse.mm(ring, self.first(x)))
+
+
+class Cond(Toy):
+    """A branch as an operator."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return self.second(torch.cond(h.sum() > 0, torch.sin, torch.cos, (h,)))
+
+
 class WritesInput(Toy):
     """The end of the model reads what its beginning wrote into the input."""
 
