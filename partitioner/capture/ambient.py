@@ -54,7 +54,7 @@ def function_modes() -> int:
 
 
 def _innermost_hooks() -> int:
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: FBT003, SLF001 - torch has no public name
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: SLF001 - torch has no public name
     return id(hooks[0]) if hooks else 0
 
 

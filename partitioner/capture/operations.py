@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode
 
 from partitioner.capture.ambient import Ambient, ambient
+from partitioner.capture.counters import Counters
 from partitioner.capture.draws import Range, drawn_range, is_decided
 from partitioner.capture.frames import Frame, user_source
 from partitioner.capture.functions import (
@@ -89,6 +90,7 @@ class OperationRecorder(TorchFunctionMode):
         self.recording = Recording(calls=[], spans=[], output=None)
         self.values = Values(model, fakes, self.recording)
         self.registered = RegisteredWeights(model)
+        self.counters = Counters(model)
         self.calls_of: dict[str, int] = {}
         self.frames: list[Frame] = [Frame("", 0, None)]
         self.current: Call | None = None

@@ -38,6 +38,10 @@ __all__ = ["Recorder"]
 
 Run = Callable[[Any, Any], Any]
 
+COUNTER_HINT = (
+    "count in a registered buffer (self.steps += 1), or in a submodule of its own, "
+    "which runs as a whole with its Python state"
+)
 SWAP_HINT = (
     "call the operation (torch.nn.functional.linear) on the tensor instead of the "
     "module, or do it in a submodule of its own"
@@ -63,6 +67,7 @@ class Recorder(OperationRecorder):
         if self.silent or path is None or (path == "" and len(self.frames) == 1):
             return original(module, *args, **kwargs)
         self._check_modes()
+        self._check_counters(module, path)
         number = self.calls_of.get(path, 0)
         self.calls_of[path] = number + 1
 
@@ -81,6 +86,14 @@ class Recorder(OperationRecorder):
         self._check_ambient()
         if self.modes and function_modes() != self.modes:
             raise self._changes("function modes (a default device)")
+
+    def _check_counters(self, module: nn.Module, path: str) -> None:
+        """Refuse plain attributes below ``module`` that a forward has changed."""
+        changed = self.counters.changed(module)
+        if changed:
+            names = [f"{path}.{name}" if path else name for name in changed[:3]]
+            reason = f"it changes {', '.join(names)}, which its next forward sees"
+            raise self._leaf_needed(reason, COUNTER_HINT)
 
     def _call_leaf(
         self, run: Run, module: nn.Module, frame: Frame, args: Any, kwargs: Any
@@ -113,6 +126,7 @@ class Recorder(OperationRecorder):
                 out = self._fake_or_real(run, module, args, kwargs)
             self.written |= self._replaced(module, buffers)
             self.registered.accept_buffers(module)
+            self.counters.accept(module)
             return out
 
         tensors = [*tensors_in((args, kwargs)), *buffers.values()]
@@ -198,6 +212,7 @@ class Recorder(OperationRecorder):
             if module._buffers.get(name) is not tensor:  # noqa: SLF001 - nn.Module's own table
                 reason = f"it replaces its buffer {name!r} by a new tensor"
                 raise LeafNeeded(path, reason, source, "write it in place (copy_)")
+        self._check_counters(module, path)
         changed = _changed(attributes, module.__dict__)
         if changed:
             self.recording.notes.append(

@@ -104,10 +104,10 @@ def test_the_model_and_the_generators_are_left_as_they_were(name: str, training:
     hook.remove()
 
 
-def test_what_a_forward_counts_and_appends_is_put_back():
+def test_what_a_forward_keeps_and_appends_is_put_back():
     model = Steps()
     capture(model, BATCH)
-    assert (model.count, model.log) == (0, [])
+    assert (model.last, model.log) == (None, [])
     counts = Counts()
     capture(counts, BATCH)
     assert counts.steps == 0

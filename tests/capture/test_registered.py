@@ -38,7 +38,7 @@ class Borrows(toys.Toy):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.second._parameters["weight"]
-        self.second._parameters["weight"] = self.first.weight
+        self.second._parameters["weight"] = self.first._parameters["weight"]
         y = self.second(self.first(x))
         self.second._parameters["weight"] = weight
         return self.second(y)
