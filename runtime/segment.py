@@ -184,23 +184,39 @@ class CheckpointedSegment(Segment):
         # Until it is known that the body leaves its inputs alone, copies are
         # handed to it: what was written in place could not be recomputed.
         self._writes_inputs = True
+        self._used, self._passed = _ways_of_inputs(body.graph)
 
     def run(self, *values: Any) -> tuple[Any, ...]:
         """Compute the outgoing values, to be recomputed during backward."""
         if not torch.is_grad_enabled():
             return super().run(*values)
-        before = _versions(values)
         copies = self._writes_inputs
+        kept = values if copies else self._shielded(values)
         seen: list[list[int]] = []
         result: tuple[Any, ...] = checkpoint(
             partial(self._run_again, copies=copies, seen=seen),
-            *values,
+            *kept,
             use_reentrant=False,
             preserve_rng_state=True,
             context_fn=self._recomputation.context_fn,
         )
-        self._writes_inputs = any(seen[0]) if copies else _versions(values) != before
-        return result
+        self._writes_inputs = any(seen[0])
+        if copies:
+            return result
+        return tuple(
+            made if index is None or seen[0][index] else values[index]
+            for made, index in zip(result, self._passed, strict=True)
+        )
+
+    def _shielded(self, values: Sequence[Any]) -> list[Any]:
+        """Keep from recomputation what a later segment may write in place.
+
+        What is only handed on is left out; of what is also used, a copy is kept.
+        """
+        return [
+            (_copy(value) if used else None) if index in self._passed else value
+            for index, (value, used) in enumerate(zip(values, self._used, strict=True))
+        ]
 
     def _run_again(
         self, *values: Any, copies: bool, seen: list[list[int]]
@@ -212,6 +228,17 @@ class CheckpointedSegment(Segment):
         after = _versions(inputs)
         seen.append([new - old for old, new in zip(before, after, strict=True)])
         return result
+
+
+def _ways_of_inputs(
+    graph: fx.Graph,
+) -> tuple[tuple[bool, ...], tuple[int | None, ...]]:
+    """Say of each input whether it is used, and of each output which input it is."""
+    inputs = list(graph.find_nodes(op="placeholder"))
+    used = tuple(any(user.op != "output" for user in node.users) for node in inputs)
+    place = {node: index for index, node in enumerate(inputs)}
+    (outputs,) = graph.output_node().args
+    return used, tuple(place.get(node) for node in outputs)  # type: ignore[union-attr]
 
 
 def _compile(body: SegmentBody) -> tuple[str, Any]:

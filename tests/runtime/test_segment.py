@@ -306,3 +306,34 @@ def test_checkpointed_segment_does_nothing_without_gradients():
         _, found = segment((torch.zeros(()), value.clone()))
     assert torch.equal(found, expected)
     assert not found.requires_grad
+
+
+def relay_body(**fields: Any) -> SegmentBody:
+    """Use one value and hand it on, and hand another on unused."""
+    graph = fx.Graph()
+    used, passed = graph.placeholder("used"), graph.placeholder("passed")
+    # Neither operation needs ``used`` for its backward: it may be written afterwards.
+    made = graph.call_function(torch.tanh, (used,))
+    made = graph.call_function(torch.mul, (made, graph.get_attr("weight")))
+    graph.output((made, used, passed))
+    parameters = {"weight": nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))}
+    return SegmentBody(name="relay", graph=graph, parameters=parameters, **fields)
+
+
+def test_what_a_later_segment_writes_can_still_be_recomputed():
+    body = relay_body()
+    results = []
+    for kind in (Segment, CheckpointedSegment):
+        segment = kind(body)
+        found = []
+        for number in range(3):  # the first run learns what the body writes
+            leaf = torch.full((2, 3), number / 8, requires_grad=True)
+            token = torch.zeros((), requires_grad=True)
+            _, made, used, passed = segment((token, leaf * 2, leaf * 3))
+            total = made + used.mul_(2) + passed.mul_(3)
+            segment.zero_grad()
+            (total * total).sum().backward()
+            parameters = [gradient(p) for p in segment.parameters()]
+            found += [total.detach(), leaf.grad, *parameters]
+        results.append(found)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
