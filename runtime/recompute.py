@@ -4,12 +4,13 @@
 torch's own generators. It does not restore buffers, so that batch statistics and
 counters would advance twice and a segment which reads what it wrote (spectral
 norm's vectors) would recompute something else than it computed; nor the
-generators of ``random`` and numpy.
+generators of ``random`` and numpy, nor those that a module keeps.
 """
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,27 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["Recomputation"]
+__all__ = ["Recomputation", "own_generators"]
+
+
+def own_generators(module: nn.Module) -> list[torch.Generator]:
+    """Return the generators that a module and its parts keep as attributes.
+
+    Args:
+        module: Searched with its submodules; of an attribute that is a container,
+            the items are searched as well.
+    """
+    found: dict[int, torch.Generator] = {}
+    for part in module.modules():
+        for value in vars(part).values():
+            items = value.values() if isinstance(value, dict) else value
+            alone = not isinstance(value, dict | list | tuple | set | deque)
+            for item in (value,) if alone else items:
+                if isinstance(item, torch.Generator):
+                    found[id(item)] = item
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +95,7 @@ class Recomputation:
     ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """Return the contexts of one forward and of its recomputation."""
         before: list[_Snapshot] = []
-        host = _HostGenerators()
+        host = _HostGenerators(own_generators(self._module))
         return self._forward(before, host), self._recompute(before, host)
 
     @contextmanager
@@ -111,30 +130,37 @@ class Recomputation:
 
 
 class _HostGenerators:
-    """The states of ``random`` and of numpy's global generator."""
+    """The states of ``random``, of numpy's global generator, and of modules' own."""
 
-    def __init__(self) -> None:
-        self._states: tuple[Any, Any] | None = None
+    def __init__(self, own: Sequence[torch.Generator]) -> None:
+        self._own = own
+        self._states: tuple[Any, ...] | None = None
 
     def save(self) -> None:
         """Remember the present states."""
-        self._states = (random.getstate(), np.random.get_state())
+        self._states = self._present()
+
+    def _present(self) -> tuple[Any, ...]:
+        own = [generator.get_state() for generator in self._own]
+        return random.getstate(), np.random.get_state(), own
 
     @contextmanager
     def replay(self) -> Iterator[None]:
         """Go back to the states that were saved, and return to the present at exit."""
-        present = (random.getstate(), np.random.get_state())
+        present = self._present()
         try:
-            _set_states(self._states)
+            self._set_states(self._states)
             yield
         finally:
-            _set_states(present)
+            self._set_states(present)
 
-
-def _set_states(states: tuple[Any, Any] | None) -> None:
-    if states is not None:
+    def _set_states(self, states: tuple[Any, ...] | None) -> None:
+        if states is None:
+            return
         random.setstate(states[0])
         np.random.set_state(states[1])
+        for generator, state in zip(self._own, states[2], strict=True):
+            generator.set_state(state)
 
 
 def _snapshots(module: nn.Module) -> list[_Snapshot]:

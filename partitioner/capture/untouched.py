@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from partitioner.runtime.recompute import own_generators
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -23,7 +25,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Put back every module's attributes and all generators' state afterwards.
 
     Lists, dicts, sets and deques among the attributes get their items back: buffers,
-    hooks, and what a forward appends to.
+    hooks, and what a forward appends to. Generators among them get their state back.
     """
     attributes = [(module, dict(module.__dict__)) for module in model.modules()]
     contents = [
@@ -33,6 +35,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         if isinstance(value, list | dict | set | deque)
     ]
     generators = generator_states()
+    own = [(generator, generator.get_state()) for generator in own_generators(model)]
     try:
         yield
     finally:
@@ -46,6 +49,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
             else:
                 container.extend(items)
         restore_generators(generators)
+        for generator, state in own:
+            generator.set_state(state)
 
 
 def generator_states() -> dict[str, Any]:

@@ -274,6 +274,17 @@ def test_recording_does_not_depend_on_the_generators():
     assert len(prints) == 1
 
 
+def test_a_modules_own_generator_is_left_as_it_was():
+    model = toys.Inside(toys.OwnGenerator())
+    inner: Any = model.inner
+    generators = (inner.generator, inner.others["shift"])
+    before = [generator.get_state() for generator in generators]
+    graph = check(model)
+    assert "Generator" in leaf_note(graph, "inner")
+    for generator, state in zip(generators, before, strict=True):
+        assert torch.equal(generator.get_state(), state)
+
+
 # -- hooks -----------------------------------------------------------------------------
 
 

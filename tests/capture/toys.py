@@ -111,6 +111,19 @@ class Cond(Toy):
         return self.second(torch.cond(h.sum() > 0, torch.sin, torch.cos, (h,)))
 
 
+class OwnGenerator(Toy):
+    """Draws from generators that it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(3)
+        self.others = {"shift": torch.Generator().manual_seed(4)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x) * torch.rand(6, generator=self.generator)
+        return self.second(h + torch.rand(6, generator=self.others["shift"]))
+
+
 class WritesInput(Toy):
     """The end of the model reads what its beginning wrote into the input."""
 
