@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 
 from partitioner.capture.build import GraphBuilder
+from partitioner.capture.casts import cast_notes
 from partitioner.capture.classify import classify
 from partitioner.capture.constraints import resolve_constraints, together
 from partitioner.capture.effects import find_effects
@@ -73,6 +74,8 @@ def capture(
     graph = builder.graph
     effects = find_effects(graph, takes.recording.weight_storages)
     shared = overlapping_weights(model)
+    casts = cast_notes(graph, model, takes.aliases)
+    notes = [*takes.notes, *overlap_notes(shared), *casts]
     effects.groups += overlap_groups(graph, shared, takes.aliases)
     classify(graph, model, effects)
     return ModelGraph(
@@ -91,7 +94,7 @@ def capture(
         written_buffers=effects.written_buffers,
         constraints=constraints,
         configs=takes.configs,
-        assumptions=tuple(dict.fromkeys((*takes.notes, *overlap_notes(shared)))),
+        assumptions=tuple(dict.fromkeys(notes)),
         fingerprint=fingerprint(graph, model),
     )
 

@@ -51,10 +51,11 @@ class Counters:
 
 def _plain_state(module: nn.Module) -> dict[str, Any]:
     """Return the attributes of a module and of its class that are plain values."""
+    cls: Any = type(module)
     own = {name: _frozen(value) for name, value in module.__dict__.items()}
     return {
         name: value
-        for name, value in (_defaults(type(module)) | own).items()
+        for name, value in (_defaults(cls) | own).items()
         if value is not _MISSING and value is not None and name not in _TABLES
     }
 
