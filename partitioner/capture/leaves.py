@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,16 +15,29 @@ from partitioner.capture.tree import flatten, map_tree, rebuild, template
 from partitioner.capture.values import version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-__all__ = ["is_leaf", "run_for_real", "why_whole"]
+__all__ = ["Known", "is_leaf", "run_for_real", "why_whole"]
 
 REAL_ELEMENTS = 2**26
 """Weights of a module that is run for real; above, recording gives up on it."""
 
 SEEDS = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known about the tensors of a recording."""
+
+    mode: FakeTensorMode
+    """The mode of the fakes."""
+    examples: Mapping[int, torch.Tensor]
+    """id of a fake input → the tensor that the user gave."""
+    integer: int = 0
+    """What other integers are taken to be."""
+
 
 Made = dict[int, tuple[torch.Tensor, torch.Tensor, int]]
 """id of a fake → the fake, its real stand-in, and the stand-in's version."""
@@ -52,7 +66,7 @@ def why_whole(module: nn.Module) -> str:
 
 
 def run_for_real(
-    mode: FakeTensorMode,
+    known: Known,
     module: nn.Module,
     call: Callable[[Any, Any], Any],
     arguments: tuple[Any, Any],
@@ -60,8 +74,11 @@ def run_for_real(
 ) -> tuple[Any] | None:
     """Run a module on random numbers, to learn what fakes cannot tell.
 
+    Integers (lengths, indices) are the example's where they are inputs of the model,
+    repeated at other sizes, and otherwise ones or zeros.
+
     Args:
-        mode: The mode of the fakes.
+        known: The fakes' mode and the example's inputs.
         module: A module whose weights are fakes; they are back afterwards.
         call: ``call(args, kwargs)`` runs its forward.
         arguments: (args, kwargs) with fakes.
@@ -74,20 +91,34 @@ def run_for_real(
     weights = [*module.parameters(), *module.buffers()]
     if sum(weight.numel() for weight in weights) > REAL_ELEMENTS:
         return None
-    results = [
-        _attempt(mode, module, call, arguments, on_write, seed=seed) for seed in SEEDS
-    ]
+    fills = [known]
+    if any(_is_integers(leaf) for _, leaf in flatten(arguments)):
+        fills.append(replace(known, examples={}, integer=1))
+    results: list[tuple[Any]] = []
+    for fill in fills:
+        found = [
+            _attempt(fill, module, call, arguments, on_write, seed=seed)
+            for seed in SEEDS
+        ]
+        if None not in found:  # else these integers are none that the module takes
+            results += [result for result in found if result is not None]
+    if not results:
+        return None
     shapes = [
         [(path, _shape(leaf)) for path, leaf in flatten(result)] for result in results
     ]
     depends = any(_is_number(leaf) for _, leaf in flatten(results[0]))
-    if None in results or shapes[0] != shapes[1] or depends:
+    if any(shape != shapes[0] for shape in shapes) or depends:
         return None
     return results[0]
 
 
+def _is_integers(leaf: Any) -> bool:
+    return isinstance(leaf, FakeTensor) and not leaf.is_floating_point()
+
+
 def _attempt(
-    mode: FakeTensorMode,
+    known: Known,
     module: nn.Module,
     call: Callable[[Any, Any], Any],
     arguments: tuple[Any, Any],
@@ -98,24 +129,24 @@ def _attempt(
     """Run once; return the result with fakes, or None if it failed."""
     torch.manual_seed(seed)
     made: Made = {}
-    args, kwargs = map_tree(lambda value: _real(value, made), arguments)
+    args, kwargs = map_tree(lambda value: _real(value, made, known), arguments)
     try:
-        with _real_weights(module, made):
+        with _real_weights(module, made, known):
             out = call(args, kwargs)
     except Exception:
         return None
     for fake, real, before in made.values():
         if version(real) != before:
             on_write(fake)
-    fakes = template(out, lambda value: _fake(value, made, mode))
+    fakes = template(out, lambda value: _fake(value, made, known.mode))
     return (rebuild(fakes, lambda value: value),)
 
 
-def _real(value: Any, made: Made) -> Any:
+def _real(value: Any, made: Made, known: Known) -> Any:
     if not isinstance(value, FakeTensor):
         return value
     if id(value) not in made:
-        real = _random_like(value)
+        real = _random_like(value, known)
         if isinstance(value, nn.Parameter):
             real = nn.Parameter(real, requires_grad=value.requires_grad)
         elif value.requires_grad:
@@ -124,11 +155,17 @@ def _real(value: Any, made: Made) -> Any:
     return made[id(value)][1]
 
 
-def _random_like(fake: torch.Tensor) -> torch.Tensor:
+def _random_like(fake: torch.Tensor, known: Known) -> torch.Tensor:
     shape, device = tuple(fake.shape), fake.device
     if fake.dtype.is_floating_point or fake.dtype.is_complex:
         return torch.randn(shape, dtype=fake.dtype, device=device)
-    return torch.zeros(shape, dtype=fake.dtype, device=device)
+    example = known.examples.get(id(fake))
+    if example is None or example.is_meta:
+        return torch.full(shape, known.integer, dtype=fake.dtype, device=device)
+    for dim, size in enumerate(shape):
+        places = torch.arange(size, device=example.device) % example.shape[dim]
+        example = example.index_select(dim, places)
+    return example.to(device)
 
 
 def _fake(
@@ -148,7 +185,7 @@ def _fake(
 
 
 @contextmanager
-def _real_weights(module: nn.Module, made: Made) -> Iterator[None]:
+def _real_weights(module: nn.Module, made: Made, known: Known) -> Iterator[None]:
     tables = [
         table
         for inner in module.modules()
@@ -158,7 +195,7 @@ def _real_weights(module: nn.Module, made: Made) -> Iterator[None]:
     before: list[dict[str, Any]] = [dict(table) for table in tables]
     for table in tables:
         for name, fake in table.items():
-            table[name] = _real(fake, made)
+            table[name] = _real(fake, made, known)
     _refresh(module)
     try:
         yield

@@ -93,6 +93,8 @@ class OperationRecorder(TorchFunctionMode):
         self.counters = Counters(model)
         self.calls_of: dict[str, int] = {}
         self.frames: list[Frame] = [Frame("", 0, None)]
+        self.examples: dict[int, torch.Tensor] = {}
+        """id of a fake input → the tensor that the user gave."""
         self.current: Call | None = None
         self.written: set[int] = set()  # storages that the current call wrote unseen
         self.ranges: dict[int, tuple[torch.Tensor, int, Range]] = {}
@@ -104,8 +106,9 @@ class OperationRecorder(TorchFunctionMode):
 
     # -- values -----------------------------------------------------------------------
 
-    def add_input(self, tensor: torch.Tensor, name: str) -> None:
-        """Register a fake input under ``name``."""
+    def add_input(self, tensor: torch.Tensor, name: str, example: torch.Tensor) -> None:
+        """Register a fake input under ``name``, with the real one of the example."""
+        self.examples[id(tensor)] = example
         call = Call(id=f"input:{name}", kind="input", target=name)
         self._unrecorded(self.values.append, call, tensor)
 

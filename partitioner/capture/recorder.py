@@ -11,7 +11,7 @@ import torch
 from partitioner.capture.ambient import ambient, function_modes, kept_ambient
 from partitioner.capture.frames import Frame, forward_source, user_source
 from partitioner.capture.functions import tensors_in
-from partitioner.capture.leaves import is_leaf, run_for_real, why_whole
+from partitioner.capture.leaves import Known, is_leaf, run_for_real, why_whole
 from partitioner.capture.modes import (
     OperatorWatch,
     current_region,
@@ -139,9 +139,8 @@ class Recorder(OperationRecorder):
         except Exception as error:
             if not self._may_be_odd(module, error):
                 raise
-            found = run_for_real(
-                self.values.fakes.mode, module, run, (args, kwargs), self._on_write
-            )
+            known = Known(self.values.fakes.mode, self.examples)
+            found = run_for_real(known, module, run, (args, kwargs), self._on_write)
             if found is None:
                 raise
             self.recording.notes.append(

@@ -88,8 +88,7 @@ class Session:
         Raises:
             LeafNeeded: They do not do at these sizes.
         """
-        with _quiet_fakes():
-            return self._once(training=True, shapes=shapes)
+        return self._once(training=True, shapes=shapes)
 
     def _once(
         self,
@@ -99,6 +98,7 @@ class Session:
     ) -> Recording:
         model = self.model
         with (
+            _quiet_fakes(),
             untouched(model),
             _no_collection(),
             torch.enable_grad(),
@@ -128,7 +128,7 @@ class Session:
                 dtype=self.dtype,
                 shape=shapes[index] if shapes else None,
             )
-            recorder.add_input(fake, self.example.inputs[index].name)
+            recorder.add_input(fake, self.example.inputs[index].name, tensor)
             made.append(fake)
         return self.example.with_tensors(made)
 

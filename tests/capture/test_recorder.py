@@ -229,6 +229,37 @@ def test_a_sparse_buffer_is_refused_with_its_name():
     assert "indices" in caught.value.hint
 
 
+def test_lengths_are_the_examples_where_a_leaf_needs_their_values():
+    class Reader(nn.Module):
+        def __init__(self, total: int | None) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(6, 6, batch_first=True)
+            self.total = total
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(
+                x, lengths, batch_first=True, enforce_sorted=False
+            )
+            out, _ = self.rnn(packed)
+            return nn.utils.rnn.pad_packed_sequence(
+                out, batch_first=True, total_length=self.total
+            )[0]
+
+    class Reads(toys.Toy):
+        def __init__(self, total: int | None) -> None:
+            super().__init__()
+            self.reader = Reader(total)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            return self.second(self.reader(self.first(x), lengths))
+
+    example = (BATCH.reshape(2, 2, 6), torch.tensor([2, 1]))
+    graph = check(Reads(2), example)
+    leaf_note(graph, "reader")
+    with pytest.raises(CaptureError):  # the longest of the batch: another each time
+        capture(Reads(None), example)
+
+
 # -- random numbers --------------------------------------------------------------------
 
 

@@ -50,6 +50,34 @@ class Cells(nn.Module):
         return self.head(torch.stack(steps, 1))
 
 
+class Packed(nn.Module):
+    """Sequences of different lengths: packing reads the lengths."""
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(6, 8, batch_first=True)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(
+                x, lengths, batch_first=True, enforce_sorted=False
+            )
+            out, _ = self.rnn(packed)
+            padded, _ = nn.utils.rnn.pad_packed_sequence(
+                out, batch_first=True, total_length=x.shape[1]
+            )
+            return padded
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(6, 6)
+        self.reader = self.Reader()
+        self.after = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64))
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        return self.after(self.reader(self.before(x), lengths))
+
+
 class MaskedAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -254,6 +282,13 @@ def _sequence(n: int, length: int) -> Tensor:
 
 
 ENTRIES = (
+    Plain(
+        "packed sequences",
+        Packed,
+        length=8,
+        inputs=lambda n, t: (_sequence(n, t), torch.arange(n) % (t - 1) + 1),
+        leaves={"reader": "needs the values of a tensor"},
+    ),
     Plain("lstm", lambda: Recurrent(nn.LSTM), length=8, inputs=tokens),
     Plain("gru", lambda: Recurrent(nn.GRU), length=8, inputs=tokens),
     Plain(
