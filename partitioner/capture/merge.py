@@ -17,7 +17,6 @@ __all__ = [
     "ByMode",
     "MismatchError",
     "check_sizes",
-    "compare",
     "merge_modes",
     "merge_sizes",
 ]
@@ -49,20 +48,6 @@ class MismatchError(Exception):
         self.position = position
         self.source = source
         self.size = size
-
-
-def compare(first: Recording, second: Recording) -> None:
-    """Check that two recordings are the same, plain arguments included.
-
-    Raises:
-        MismatchError: At the first call that differs.
-    """
-
-    def refuse(values: Sequence[Any], where: Any, position: int) -> Any:
-        text = f"an argument differs ({values[0]!r}, {values[1]!r})"
-        raise MismatchError(text, position, getattr(where, "source", ""))
-
-    _merge([first.copy(), second], refuse)
 
 
 def _compare_structure(first: Recording, second: Recording) -> None:

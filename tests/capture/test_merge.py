@@ -11,7 +11,6 @@ from partitioner.capture.merge import (
     ByMode,
     MismatchError,
     check_sizes,
-    compare,
     merge_modes,
     merge_sizes,
 )
@@ -140,13 +139,6 @@ def test_a_span_with_other_results_in_eval_mode_is_opened():
     merged = merge_modes(train, evaluation)
     assert "eval mode" in merged.spans[0].opened_because
     assert merged.spans[0].output is train.spans[0].output
-
-
-def test_compare_sees_plain_arguments():
-    same = [recording(call(0, "f", Ref(0), 2.0)) for _ in range(2)]
-    compare(*same)
-    with pytest.raises(MismatchError, match=r"2\.0, 3\.0"):
-        compare(same[0], recording(call(0, "f", Ref(0), 3.0)))
 
 
 # -- sizes -----------------------------------------------------------------------------
