@@ -233,6 +233,9 @@ class OperationRecorder(TorchFunctionMode):
             )
         if name in SIDE_EFFECTS:
             raise self._leaf_needed(f"a tensor gets a hook ({name})")
+        if name == "__reduce_ex__":
+            reason = "a tensor is copied as a Python object (copy.copy or pickle)"
+            raise self._leaf_needed(reason, "copy it with clone() or detach()")
         if name.startswith("__set__"):
             attribute = name.removeprefix("__set__")
             raise self._leaf_needed(f"a tensor's .{attribute} is assigned")

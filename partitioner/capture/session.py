@@ -16,6 +16,7 @@ from partitioner.capture.fakes import (
     fake_weights,
     make_fake,
 )
+from partitioner.capture.frames import forward_source
 from partitioner.capture.operations import LeafNeeded
 from partitioner.capture.prune import prune
 from partitioner.capture.recorder import Recorder
@@ -138,7 +139,8 @@ class Session:
         Raises:
             DataDependentError: It is the root, or it runs as a whole already.
         """
-        path, reason, source = needed.path, needed.reason, needed.source
+        path, reason = needed.path, needed.reason
+        source = needed.source or forward_source(self.model.get_submodule(path))
         if path == "" or path in self.leaves or len(self.leaves) >= MAX_LEAVES:
             where = f"module {path!r}" if path else f"root {type(self.model).__name__}"
             message = f"{reason}, in the forward of the {where} at {source}"

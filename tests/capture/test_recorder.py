@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioner.capture import capture
+from partitioner.capture.frames import forward_source
 from partitioner.errors import CaptureError, DataDependentError
 from partitioner.graph import ModelGraph, info
 from tests.capture import toys
@@ -260,6 +261,24 @@ def test_lengths_are_the_examples_where_a_leaf_needs_their_values():
         capture(Reads(None), example)
 
 
+def test_a_copied_tensor_makes_a_leaf_with_a_hint():
+    graph = check(toys.Inside(toys.CopiesObject()))
+    assert "copy.copy" in leaf_note(graph, "inner")
+    with pytest.raises(DataDependentError, match=r"copy\.copy") as caught:
+        capture(toys.CopiesObject(), BATCH)
+    assert "clone()" in caught.value.hint
+
+
+def test_a_count_of_data_makes_a_leaf():
+    class Bins(toys.Toy):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            return self.second(h + torch.bincount(h.argmax(1), minlength=6))
+
+    graph = check(toys.Inside(Bins()))
+    assert "bincount" in leaf_note(graph, "inner")
+
+
 # -- random numbers --------------------------------------------------------------------
 
 
@@ -388,6 +407,25 @@ def test_a_module_that_differs_by_mode_runs_as_a_whole(toy: type[nn.Module]):
 def test_a_root_that_differs_by_mode_is_an_error(toy: type[nn.Module]):
     with pytest.raises(CaptureError, match="train and eval mode differ"):
         capture(toy(), BATCH)
+
+
+def test_a_root_that_returns_something_else_by_mode_is_named_by_its_forward():
+    with pytest.raises(CaptureError, match="output differs") as caught:
+        capture(toys.ReturnsEither(), BATCH)
+    assert isinstance(caught.value, DataDependentError)
+    assert caught.value.source == forward_source(toys.ReturnsEither())
+    assert caught.value.source in str(caught.value)
+
+
+def test_torchs_log_of_failing_fakes_stays_quiet(caplog: pytest.LogCaptureFixture):
+    class Fails(toys.Toy):
+        def forward(self, x: Tensor) -> Tensor:
+            torch.ops.aten._grouped_mm(x, x, None)
+            return self.second(x)
+
+    with caplog.at_level("WARNING"), pytest.raises(CaptureError):
+        capture(Fails(), BATCH)
+    assert not caplog.records
 
 
 def test_a_module_that_returns_less_in_eval_mode_is_never_called_whole():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 from typing import Any
@@ -122,6 +123,20 @@ class OwnGenerator(Toy):
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x) * torch.rand(6, generator=self.generator)
         return self.second(h + torch.rand(6, generator=self.others["shift"]))
+
+
+class ReturnsEither(Toy):
+    """Runs the same operations in both modes and returns another of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        k = self.second(h)
+        return h if self.training else k
+
+
+class CopiesObject(Toy):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(copy.copy(self.first(x)))
 
 
 class WritesInput(Toy):
