@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -140,6 +141,15 @@ def test_a_default_device_around_a_module_keeps_its_caller_whole():
 def test_state_that_was_set_before_is_no_change():
     with sdpa_kernel(SDPBackend.MATH):
         graph = capture(seeded(toys.Inside(nn.Tanh())), BATCH)
+    assert not any("runs as a whole" in note for note in graph.assumptions)
+
+
+def test_torchs_own_hiding_of_modes_is_no_change():
+    class FromNumpy(toys.Toy):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(self.first(x) * torch.from_numpy(np.ones(6, np.float32)))
+
+    graph = capture(seeded(toys.Inside(FromNumpy())), BATCH)
     assert not any("runs as a whole" in note for note in graph.assumptions)
 
 
