@@ -10,11 +10,11 @@ from torch import nn
 from torch.func import functional_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from partitioner.graph import ModelGraph
 
-__all__ = ["leaf_call", "leaf_key"]
+__all__ = ["leaf_call", "leaf_key", "random_numbers"]
 
 _INTERNALS = frozenset(vars(nn.Module())) - {"training"}
 _PLAIN = (type(None), bool, int, float, str, torch.dtype)
@@ -82,7 +82,7 @@ def leaf_call(
         for name, tensor in module.named_parameters()
     }
     buffers = {
-        name: torch.empty(tensor.shape, dtype=tensor.dtype)
+        name: random_numbers(tensor.shape, tensor.dtype)
         for name, tensor in module.named_buffers()
     }
 
@@ -93,13 +93,18 @@ def leaf_call(
     return call
 
 
+def random_numbers(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return small random numbers, or zeros of a type that holds no fractions."""
+    zeros = torch.zeros(tuple(shape), dtype=dtype)
+    return zeros.normal_(std=0.02) if dtype.is_floating_point else zeros
+
+
 def _fake(
     parameter: torch.Tensor, dtype: torch.dtype, leaves: list[torch.Tensor]
 ) -> torch.Tensor:
     cast = dtype if parameter.is_floating_point() else parameter.dtype
-    fake = torch.empty(
-        parameter.shape, dtype=cast, requires_grad=parameter.requires_grad
-    )
+    fake = random_numbers(parameter.shape, cast)
+    fake.requires_grad_(parameter.requires_grad)
     if fake.requires_grad:
         leaves.append(fake)
     return fake

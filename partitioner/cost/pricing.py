@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import fx, nn
 
-from partitioner.cost.kernels import Kernel
+from partitioner.cost.kernels import Kernel, dtype_name
 from partitioner.cost.replay import Arguments, Replay, Slot
 from partitioner.cost.rnn import rnn_kernels
 from partitioner.cost.roofline import kernels_s
@@ -27,6 +28,8 @@ __all__ = ["price"]
 
 _RUNS = frozenset({"compute", "late"})
 _Kernels = Counter[Kernel]
+_LARGEST_REAL_BYTES = 2**28
+"""Weights of a module that is run on random numbers to be priced."""
 _ADD_TRAFFIC = 3
 """A sum reads two tensors and writes one."""
 _NO_RULE = "no FLOP rule: priced by the bytes it moves"
@@ -116,7 +119,26 @@ class _Pricer:
         try:
             forward, backward, unknown = self._kernels(node, arguments)
         except Exception as error:  # operators may fail on fake tensors
+            return self._for_real(node, arguments, error)
+        return self._of_kernels(forward, backward, unknown)
+
+    def _for_real(
+        self, node: fx.Node, arguments: Arguments, error: Exception
+    ) -> _Price:
+        """Price a module by a run on random numbers, if it is small enough for one."""
+        size = sum(weight.nbytes for weight in self._weights[node])
+        if node.op != "call_module" or size > _LARGEST_REAL_BYTES:
             return self._by_bytes(node, error)
+        try:
+            trace = self._replay.run_for_real(node, arguments)
+        except Exception:  # it may depend on what the numbers are
+            return self._by_bytes(node, error)
+        unknown = trace.forward.unknown + trace.backward.unknown
+        return self._of_kernels(trace.forward.kernels, trace.backward.kernels, unknown)
+
+    def _of_kernels(
+        self, forward: _Kernels, backward: _Kernels, unknown: Mapping[str, int]
+    ) -> _Price:
         cost = NodeCost(
             forward_flops=_flops(forward),
             backward_flops=_flops(backward),
@@ -145,13 +167,25 @@ class _Pricer:
         return self._graph.model.get_submodule(str(node.target))
 
     def _by_bytes(self, node: fx.Node, error: Exception) -> _Price:
-        """Price what cannot be run on fake tensors by what it reads and writes."""
+        """Price what cannot be run by its bytes, a module by its weights as well.
+
+        Each weight is taken to meet each row of the first argument once.
+        """
         weights = sum(weight.nbytes for weight in self._weights[node])
         read = sum(_output_bytes(source) for source in node.all_input_nodes)
-        moved: _Kernels = Counter({Kernel(nbytes=weights + read + _output_bytes(node))})
+        flops, dtype = self._flops_of_weights(node)
+        kernel = Kernel(
+            operator_class="matmul" if flops else "other",
+            dtype=dtype,
+            flops=flops,
+            nbytes=weights + read + _output_bytes(node),
+        )
+        moved: _Kernels = Counter({kernel: 1})
         seconds = kernels_s(self._profile, moved)
         back = 2 if _trains(node) else 0
         cost = NodeCost(
+            forward_flops=flops,
+            backward_flops=back * flops,
             forward_s=seconds,
             backward_s=back * seconds,
             forward_bytes=_nbytes(moved),
@@ -160,7 +194,23 @@ class _Pricer:
         module = self._leaf(node)
         name = type(module).__name__ if module is not None else _target_name(node)
         reason = f"cannot run on fake tensors ({type(error).__name__}: {error})"
-        return _Price(cost=cost, unknown={name: 1}, reason=reason.splitlines()[0])
+        reason = reason.splitlines()[0]
+        if flops:
+            reason += "; priced as if every weight met every row of its input"
+        return _Price(cost=cost, unknown={name: 1}, reason=reason)
+
+    def _flops_of_weights(self, node: fx.Node) -> tuple[int, str]:
+        """Return 2·weights·rows, an upper bound for what routes rows, and a dtype."""
+        first = next(
+            (meta for source in node.all_input_nodes for meta in info(source).outputs),
+            None,
+        )
+        module = self._leaf(node)
+        if module is None or first is None or not first.shape:
+            return 0, dtype_name(self._graph.dtype)
+        rows = math.prod(first.shape[:-1])
+        numbers = sum(parameter.numel() for parameter in module.parameters())
+        return 2 * numbers * rows, dtype_name(self._graph.dtype)
 
     def _report(self, node: fx.Node, found: _Price) -> None:
         for name, count in found.unknown.items():

@@ -15,12 +15,13 @@ from torch.fx.node import map_aggregate
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils._pytree import tree_leaves
 
+from partitioner.capture.untouched import untouched
 from partitioner.cost.kernels import KernelTrace
-from partitioner.cost.leaves import leaf_call, leaf_key
+from partitioner.cost.leaves import leaf_call, leaf_key, random_numbers
 from partitioner.graph import Region, TensorMeta, info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from partitioner.graph import ModelGraph
 
@@ -108,17 +109,49 @@ class Replay:
         Raises:
             Exception: Whatever the operation raises on fake tensors.
         """
+        with self._mode:
+            return self._traced(node, arguments, {})
+
+    def run_for_real(self, node: fx.Node, arguments: Arguments) -> NodeTrace:
+        """Run a module on random numbers: what it does depends on them.
+
+        Integers are the example's where the node reads an input, otherwise zeros.
+
+        Raises:
+            Exception: Whatever the module raises.
+        """
+        examples = dict(enumerate(map(self._example, node.all_input_nodes)))
+        with untouched(self._graph.model):
+            torch.manual_seed(0)
+            return self._traced(node, arguments, examples)
+
+    def _example(self, source: fx.Node) -> torch.Tensor | None:
+        """Return the example's tensor if ``source`` is an input of the model."""
+        inputs = list(self._graph.graph.find_nodes(op="placeholder"))
+        if source not in inputs:
+            return None
+        found: Any = dict(zip(("args", "kwargs"), self._graph.example, strict=True))
+        for step in self._graph.inputs[inputs.index(source)].path:
+            found = found[step]
+        return cast("torch.Tensor", found)
+
+    def _traced(
+        self,
+        node: fx.Node,
+        arguments: Arguments,
+        examples: Mapping[int, torch.Tensor | None],
+    ) -> NodeTrace:
         trace = NodeTrace(forward=KernelTrace(), backward=KernelTrace())
         facts = info(node)
         leaves: list[torch.Tensor] = []
-        with _quiet(), self._mode, _modes(facts.region):
-            make = _maker(leaves, copy=bool(facts.writes))
+        with _quiet(), _modes(facts.region):
+            make = _maker(leaves, copy=bool(facts.writes), examples=examples)
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             call = self._callable(node, leaves)
             with trace.forward:
                 result = call(*args, **kwargs)
         if any(meta.requires_grad for meta in facts.outputs):
-            with _quiet(), self._mode, trace.backward:
+            with _quiet(), trace.backward:
                 _run_backward(result, leaves)
         return trace
 
@@ -138,7 +171,7 @@ class Replay:
             return _STEERING[str(source.target)]
         arguments = self.arguments(source)
         with self._mode, torch.no_grad():
-            make = _maker([], copy=False)
+            make = _maker([], copy=False, examples={})
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             return self._callable(source, [])(*args, **kwargs)
 
@@ -159,8 +192,15 @@ def _slot(meta: TensorMeta, position: int) -> Slot:
     return Slot(meta.shape, meta.dtype, meta.requires_grad, position)
 
 
-def _maker(leaves: list[torch.Tensor], *, copy: bool) -> Callable[[Any], Any]:
-    """Return a function that makes the fake tensor of a slot, the same one each time.
+def _maker(
+    leaves: list[torch.Tensor],
+    *,
+    copy: bool,
+    examples: Mapping[int, torch.Tensor | None],
+) -> Callable[[Any], Any]:
+    """Return a function that makes the tensor of a slot, the same one each time.
+
+    Integers are those of ``examples`` (by the slot's position), or zeros.
 
     With ``copy`` the operation gets a copy of the leaf: autograd refuses writes in
     place to a leaf, and the recorded tensor was not one.
@@ -171,9 +211,12 @@ def _maker(leaves: list[torch.Tensor], *, copy: bool) -> Callable[[Any], Any]:
         if not isinstance(value, Slot):
             return value
         if value not in made:
-            leaf = torch.empty(
-                value.shape, dtype=value.dtype, requires_grad=value.requires_grad
-            )
+            example = examples.get(value.position)
+            if example is None or value.dtype.is_floating_point:
+                leaf = random_numbers(value.shape, value.dtype)
+            else:
+                leaf = example.clone()
+            leaf.requires_grad_(value.requires_grad)
             if value.requires_grad:
                 leaves.append(leaf)
             made[value] = leaf.clone() if copy else leaf

@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
@@ -172,6 +173,49 @@ def test_an_operation_that_fake_tensors_refuse_is_reported_and_priced_by_its_byt
     assert "second line" not in item.reason
     for node in nodes:
         assert costed.costs[node].forward_bytes == 4 * (4 * 8 + 4 * 16)
+
+
+class Routes(torch.nn.Module):
+    """Sends every row to the weights that its values ask for: fakes cannot."""
+
+    def __init__(self, fails: bool = False) -> None:
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+        self.fails = fails
+
+    def forward(self, x):
+        positive = x.sum(-1) > 0
+        out = torch.zeros_like(x)
+        for choice, expert in zip((positive, ~positive), self.experts, strict=True):
+            (rows,) = torch.where(choice)
+            out = out.index_add(0, rows, expert(x[rows]))
+        if self.fails and not isinstance(x, FakeTensor) and x.std() < 0.1:
+            raise ValueError("these are no real numbers")
+        return out
+
+
+def routed(fails):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), Routes(fails))
+    graph = capture(model, torch.randn(16, 8))
+    costed = price(graph, profile=resolve("cpu"))
+    (cost,) = [cost for node, cost in costed.costs.items() if node.target == "1"]
+    return cost, costed.unpriced
+
+
+def test_a_leaf_that_fakes_refuse_is_priced_by_a_run_on_random_numbers():
+    cost, unpriced = routed(fails=False)
+    assert cost.forward_flops == 2 * 16 * 8 * 8  # every row meets one expert
+    assert cost.backward_flops == 2 * cost.forward_flops
+    assert cost.forward_s > 0
+    assert not unpriced
+
+
+def test_a_leaf_that_cannot_run_is_priced_by_its_weights_and_reported():
+    cost, (unpriced,) = routed(fails=True)
+    assert cost.forward_flops == 2 * 16 * 2 * (8 * 8 + 8)
+    assert cost.backward_flops == 2 * cost.forward_flops
+    assert "every weight met every row" in unpriced.reason
 
 
 def test_gradients_of_a_shared_result_are_summed_at_its_producer():
