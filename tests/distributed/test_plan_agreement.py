@@ -1,0 +1,87 @@
+"""All ranks build the plan of rank 0, or all say why not."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from partitioner import PartitionerError, Plan, RuntimeGuardError, partition
+from tests.distributed.launch import launch
+from tests.models import MODELS, gpt2
+from tests.placements import random_assignment
+
+pytestmark = pytest.mark.distributed
+
+
+def _plan(model: torch.nn.Module) -> Plan:
+    example = MODELS["gpt2-labels"].example()
+    return partition(model, 2, example_inputs=example, device="cpu", gap=0.05)
+
+
+def _build(plan: Plan) -> tuple[str, str]:
+    try:
+        module = plan.pipeline_module()
+    except PartitionerError as error:
+        return type(error).__name__, error.message
+    names = sorted(name for name, _ in module.named_parameters())
+    return "built", " ".join(names)
+
+
+def other_cut_on_rank_1() -> tuple[str, str, str]:
+    plan = _plan(gpt2(0.0))
+    if dist.get_rank() == 1:
+        moved = random_assignment(plan, random.Random(3))
+        assert moved.stage_of != plan.assignment.stage_of
+        plan = replace(plan, assignment=moved)
+    held = " ".join(sorted(_held(_plan(gpt2(0.0)), dist.get_rank())))
+    return (*_build(plan), held)
+
+
+def _held(plan: Plan, stage: int) -> set[str]:
+    """Return what a stage of the solver's own plan holds, by name in its segment."""
+    start, stop = plan.layers.parts[stage : stage + 2]
+    specs = plan.layer_specs()[start:stop]
+    return {
+        f"{start + offset}.{name}"
+        for offset, spec in enumerate(specs)
+        for name, _ in spec.build().named_parameters()
+    }
+
+
+def test_rank_0_decides():
+    for kind, names, held in launch(2, other_cut_on_rank_1):
+        assert kind == "built"
+        assert names == held
+
+
+def other_model_on_rank_1() -> tuple[str, str]:
+    return _build(_plan(gpt2(0.0, layers=3 if dist.get_rank() else 4)))
+
+
+def test_another_model_on_one_rank_is_an_error_on_all():
+    told = launch(2, other_model_on_rank_1)
+    assert [kind for kind, _ in told] == ["PlanMismatchError"] * 2
+
+
+def no_weights_on_rank_1() -> tuple[str, str]:
+    with torch.device("meta" if dist.get_rank() else "cpu"):
+        model = gpt2(0.0)
+    return _build(_plan(model))
+
+
+def test_a_model_without_weights_on_one_rank_is_an_error_on_all():
+    told = launch(2, no_weights_on_rank_1)
+    assert all(kind == "RuntimeGuardError" for kind, _ in told)
+    assert all("meta" in message and "rank 1" in message for _, message in told)
+
+
+def test_a_pipeline_needs_a_launcher(monkeypatch):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(RuntimeGuardError) as caught:
+        _plan(gpt2(0.0)).pipeline_module()
+    assert "torchrun" in caught.value.hint
