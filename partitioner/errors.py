@@ -1,19 +1,19 @@
 """Every error that the package raises on purpose: one tree, each with what to do next.
 
-    PartitionerError
-    ├── OptionError              an argument is out of range or contradicts another
-    ├── TargetError              the command line's TARGET names no usable model
-    ├── CaptureError             the forward could not be recorded
-    │   ├── ExampleInputsError   no example inputs, or they do not fit the signature
-    │   ├── ForwardError         the model's own forward raised (chained)
-    │   └── DataDependentError   Python read a tensor's value at the root
-    ├── CostError                a profile or a price is unusable
-    ├── InfeasibleError          no plan obeys the limits
-    │   ├── TooManyStagesError   more stages than the model can be cut into
-    │   └── MemoryLimitError     a stage cannot fit the device
-    ├── EmitError                a plan cannot be turned into layers
-    ├── PlanMismatchError        a plan file and a model do not belong together
-    └── RuntimeGuardError        a batch, rank or version differs from the plan's
+PartitionerError
+├── OptionError              an argument is out of range or contradicts another
+├── TargetError              the command line's TARGET names no usable model
+├── CaptureError             the forward could not be recorded
+│   ├── ExampleInputsError   no example inputs, or they do not fit the signature
+│   ├── ForwardError         the model's own forward raised (chained)
+│   └── DataDependentError   Python read a tensor's value at the root
+├── CostError                a profile or a price is unusable
+├── InfeasibleError          no plan obeys the limits
+│   ├── TooManyStagesError   more stages than the model can be cut into
+│   └── MemoryLimitError     a stage cannot fit the device
+├── EmitError                a plan cannot be turned into layers
+├── PlanMismatchError        a plan file and a model do not belong together
+└── RuntimeGuardError        a batch, rank or version differs from the plan's
 """
 
 from __future__ import annotations
