@@ -140,7 +140,7 @@ class Session:
             DataDependentError: It is the root, or it runs as a whole already.
         """
         path, reason = needed.path, needed.reason
-        source = needed.source or forward_source(self.model.get_submodule(path))
+        source = needed.source or forward_source(dict(self.model.named_modules())[path])
         if path == "" or path in self.leaves or len(self.leaves) >= MAX_LEAVES:
             where = f"module {path!r}" if path else f"root {type(self.model).__name__}"
             message = f"{reason}, in the forward of the {where} at {source}"

@@ -325,9 +325,27 @@ class PythonCache(nn.Module):
         return self.rotary(self.second(h))
 
 
+class Vmapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.weights = nn.Parameter(torch.randn(3, 6, 6) / 3)
+        self.head = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        many = torch.vmap(lambda weight: torch.tanh(h @ weight))(self.weights)
+        return self.head(many.sum(0))
+
+
 POWER = "its power iteration multiplies bfloat16 weights by float32 buffers"
 
 ENTRIES = (
+    Plain(
+        "vmap",
+        lambda: Between(Vmapped()),
+        leaves={"inner": "torch.vmap"},
+    ),
     Plain("parameter list and dict", Lists),
     Plain("parameters at the root", RootParameters),
     Plain("weight norm", lambda: Normed(parametrizations.weight_norm)),
