@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from partitioner.capture import capture
-from partitioner.cost import DeviceProfile, price, problem, resolve
+from partitioner.cost import DeviceProfile, price, problem_for, resolve
 from partitioner.cost.memory import optimizer_states
 from partitioner.errors import OptionError
 from partitioner.options import Options
@@ -107,14 +107,7 @@ def partition(
         no_cut_inside=no_cut_inside,
     )
     costed = price(graph, profile=profile)
-    statement, units = problem(
-        costed,
-        stages=options.stages,
-        micro_batches=options.micro_batches,
-        memory_limit_bytes=options.memory_limit_bytes,
-        checkpointing=options.checkpointing,
-        optimizer=options.optimizer,
-    )
+    statement, units = problem_for(costed, options)
     assignment = solve(
         statement,
         solver=options.solver,

@@ -14,7 +14,7 @@ from torch import nn
 
 from partitioner.capture import capture
 from partitioner.capture.inputs import CallArguments
-from partitioner.cost import DeviceProfile, price, problem
+from partitioner.cost import DeviceProfile, price, problem_for
 from partitioner.errors import (
     CaptureError,
     CostError,
@@ -188,14 +188,7 @@ def _bind(content: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
         raise _other_model(content, model, _difference(content, graph))
     options = _options(content["options"])
     costed = price(graph, profile=DeviceProfile(**content["profile"]))
-    statement, units = problem(
-        costed,
-        stages=options.stages,
-        micro_batches=options.micro_batches,
-        memory_limit_bytes=options.memory_limit_bytes,
-        checkpointing=options.checkpointing,
-        optimizer=options.optimizer,
-    )
+    statement, units = problem_for(costed, options)
     again = set(content["recomputed_units"])
     assignment = Assignment(
         stage_of=tuple(int(content["units"][u.name]) for u in statement.units),

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from partitioner.cost.pricing import price
 from partitioner.cost.profiles import DeviceProfile, resolve
-from partitioner.cost.statement import problem
+from partitioner.cost.statement import problem, problem_for
 from partitioner.cost.units import Units, units
 
-__all__ = ["DeviceProfile", "Units", "price", "problem", "resolve", "units"]
+__all__ = [
+    "DeviceProfile",
+    "Units",
+    "price",
+    "problem",
+    "problem_for",
+    "resolve",
+    "units",
+]

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from torch import fx
 
     from partitioner.costed import CostedGraph
+    from partitioner.options import Options
 
-__all__ = ["problem"]
+__all__ = ["problem", "problem_for"]
 
 _FIRST, _LAST = 0, -1
 
@@ -82,6 +83,30 @@ def problem(
         checkpointing=checkpointing,
         block_names=names,
     ), found
+
+
+def problem_for(costed: CostedGraph, options: Options) -> tuple[Problem, Units]:
+    """State the planning problem that checked options ask for.
+
+    Args:
+        costed: The priced graph.
+        options: Stages, micro-batches, memory limit, checkpointing and optimizer.
+
+    Returns:
+        The problem, and the nodes behind its unit numbers.
+
+    Raises:
+        OptionError: The optimizer is not known.
+        TooManyStagesError: Something must be on the first and on the last stage.
+    """
+    return problem(
+        costed,
+        stages=options.stages,
+        micro_batches=options.micro_batches,
+        memory_limit_bytes=options.memory_limit_bytes,
+        checkpointing=options.checkpointing,
+        optimizer=options.optimizer,
+    )
 
 
 def _owners(costed: CostedGraph, found: Units) -> _Owners:
