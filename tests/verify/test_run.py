@@ -41,7 +41,8 @@ def test_nothing_is_left_behind(toy: type[toys.Toy], training: bool):
     assert torch.equal(example, BATCH)
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(module.training is training for module in model.modules())
-    assert getattr(model, "count", 0) == 0
+    assert getattr(model, "last", None) is None
+    assert not getattr(model, "log", [])
 
 
 def test_parameters_that_a_forward_writes_are_put_back():
