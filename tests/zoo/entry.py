@@ -8,14 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 
 __all__ = [
+    "ATTENTION",
     "BATCH_NORM",
+    "MLP",
+    "VOCABULARY",
     "EncoderDecoder",
     "Entry",
     "Missing",
     "Plain",
+    "Pretrained",
     "Transformer",
     "generator",
     "images",
@@ -25,6 +30,9 @@ __all__ = [
 ]
 
 VOCABULARY = 99
+
+HUGGING_FACE = frozenset(dir(transformers))
+"""Names of transformers, whose modules are only imported when they are used."""
 
 BATCH_NORM = "batch norm on a CPU takes no bfloat16 weights with float32 statistics"
 
@@ -83,6 +91,32 @@ def Transformer(name: str, build: Callable[[], nn.Module], **more: Any) -> Entry
         "through": (ATTENTION, MLP),
     }
     return Entry(name=name, build=build, **(defaults | more))
+
+
+def Pretrained(
+    name: str, model: str, config: str, sizes: Mapping[str, Any], **more: Any
+) -> Entry | Missing:
+    """A transformer of the library of that name, with random weights.
+
+    Args:
+        name: The entry's name.
+        model: Name of the model's class.
+        config: Name of its configuration's class.
+        sizes: What the configuration is made with.
+        more: Further fields of the entry.
+    """
+    absent = {model, config} - HUGGING_FACE
+    if absent:
+        version = transformers.__version__
+        reason = f"transformers {version} has no {' and no '.join(sorted(absent))}"
+        return Missing(name=name, reason=reason)
+
+    def build() -> nn.Module:
+        settings = getattr(transformers, config)(**sizes)
+        built: nn.Module = getattr(transformers, model)(settings)
+        return built.train()
+
+    return Transformer(name, build, **more)
 
 
 def EncoderDecoder(name: str, build: Callable[[], nn.Module], **more: Any) -> Entry:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from tests.zoo import behaviour, forms, recurrent, state
+from tests.zoo import behaviour, causal, forms, recurrent, state
 from tests.zoo.entry import Entry, Missing
 
-__all__ = ["ENTRIES", "MISSING"]
+__all__ = ["ENTRIES", "FAMILIES", "MISSING"]
 
-FAMILIES = (recurrent, state, behaviour, forms)
+FAMILIES = (recurrent, state, behaviour, forms, causal)
 
 ENTRIES: dict[str, Entry] = {
-    entry.name: entry for family in FAMILIES for entry in family.ENTRIES
+    entry.name: entry
+    for family in FAMILIES
+    for entry in family.ENTRIES
+    if isinstance(entry, Entry)
 }
-MISSING: tuple[Missing, ...] = ()
+MISSING: tuple[Missing, ...] = tuple(
+    entry
+    for family in FAMILIES
+    for entry in family.ENTRIES
+    if isinstance(entry, Missing)
+)
