@@ -95,13 +95,15 @@ class Cutter:
         return self.placement(sorted(cuts))
 
     def _inside(self, place: int, pattern: str) -> bool:
-        """Whether a module whose path matches is around both sides of a place."""
+        """Whether a module that matches is around a place, or a leaf right before."""
+        before = self.units.nodes[self.order[place - 1]]
+        leaves = [str(node.target) for node in before if node.op == "call_module"]
         pairs = zip(self._owner(place - 1), self._owner(place), strict=False)
         common = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
         paths = itertools.accumulate(
             (part for part, _ in common), lambda path, part: f"{path}.{part}"
         )
-        return any(re.search(pattern, path) for path in paths)
+        return any(re.search(pattern, path) for path in (*paths, *leaves))
 
     def _owner(self, place: int) -> list[str]:
         """Return the path of the module call that a unit's first operation is in."""

@@ -54,7 +54,8 @@ class Entry:
     leaves: Mapping[str, str] = field(default_factory=dict)
     """Path of each module that runs as a whole → what its reason says."""
     through: tuple[str, ...] = ()
-    """Patterns of module paths that one cut each must go through."""
+    """Patterns of module paths that one cut each must go through: inside the module,
+    or right after it if it is called as a whole (where an MLP is no module)."""
     no_bf16: str = ""
     """Why the model itself does not run in bfloat16."""
     fixed_batch: str = ""

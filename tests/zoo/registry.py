@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from tests.zoo import behaviour, causal, forms, recurrent, state
+from tests.zoo import (
+    behaviour,
+    causal,
+    encoders,
+    forms,
+    recurrent,
+    state,
+)
 from tests.zoo.entry import Entry, Missing
 
 __all__ = ["ENTRIES", "FAMILIES", "MISSING"]
 
-FAMILIES = (recurrent, state, behaviour, forms, causal)
+FAMILIES = (recurrent, state, behaviour, forms, causal, encoders)
 
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
