@@ -150,7 +150,22 @@ def seed(key: str) -> None:
     number = int.from_bytes(
         hashlib.blake2b(key.encode(), digest_size=4).digest(), "big"
     )
-    torch.manual_seed(number)
+    _seed_torch(number)
     random.seed(number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)
+
+
+def _seed_torch(number: int) -> None:
+    """Seed the generators of the CPU and of the devices in use.
+
+    ``torch.manual_seed`` also queues the seed for every kind of device that nobody has
+    touched, with a formatted stack trace each: milliseconds, for every operation.
+    """
+    torch.default_generator.manual_seed(number)
+    device = torch.accelerator.current_accelerator()
+    if device is None:
+        return
+    module = torch.get_device_module(device)
+    if getattr(module, "is_initialized", lambda: True)():
+        getattr(module, "manual_seed_all", module.manual_seed)(number)

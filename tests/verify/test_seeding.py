@@ -63,6 +63,12 @@ def test_all_generators_are_seeded():
     assert torch.rand(()).item() != drawn[0][0]
 
 
+def test_seeding_formats_no_stack_traces(monkeypatch):
+    # torch's own manual_seed does so for devices that nobody uses: milliseconds each.
+    monkeypatch.setattr("traceback.format_stack", None)
+    seed("a@0:rand#0")
+
+
 def test_whole_calls_start_at_their_own_numbers():
     graph = captured("gpt2")
     first = Seeding(graph).first_calls
