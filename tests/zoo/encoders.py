@@ -84,7 +84,7 @@ def encoder(
     head: str,
     inputs: Any,
     *,
-    fields: Any = None,
+    through: tuple[str, ...] = PARTS,
     **settings: Any,
 ) -> Entry | Missing:
     """An entry for ``<prefix>For<head>``.
@@ -99,7 +99,7 @@ def encoder(
     """
     classes = f"{prefix}For{head}", f"{prefix}Config"
     sizes = SIZES | settings
-    return Pretrained(name, *classes, sizes, inputs=inputs, through=tuple(through))
+    return Pretrained(name, *classes, sizes, inputs=inputs, through=through)
 
 
 DEBERTA: dict[str, Any] = {
