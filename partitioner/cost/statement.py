@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from partitioner.cost.blocks import unit_blocks
 from partitioner.cost.inflight import in_flight
 from partitioner.cost.memory import static_bytes
-from partitioner.cost.roofline import hop_s
+from partitioner.cost.roofline import hop_s, message_s
 from partitioner.cost.units import Units, is_placed, units
 from partitioner.cost.weights import Weight, read_weights
 from partitioner.costed import NodeCost
@@ -189,11 +189,13 @@ def _values(costed: CostedGraph, found: Units) -> Iterable[Value]:
             parts = info(node).outputs
             gradients = [part.nbytes for part in parts if part.requires_grad]
             nbytes = sum(part.nbytes for part in parts)
+            both_s = hop_s(costed.profile, nbytes, gradients)
             yield Value(
                 producer=producer,
                 consumers=tuple(sorted(consumers)),
-                hop_s=hop_s(costed.profile, nbytes, gradients),
+                hop_s=both_s,
                 wire_bytes=nbytes,
+                gradient_hop_s=both_s - message_s(costed.profile, nbytes),
             )
 
 

@@ -44,6 +44,8 @@ class Value:
     """Time to cross one stage boundary, gradient included, by one micro-batch."""
     wire_bytes: int
     """Bytes that cross one boundary forwards, by one micro-batch."""
+    gradient_hop_s: float = 0.0
+    """Part of ``hop_s`` that the gradient takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

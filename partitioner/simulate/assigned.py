@@ -1,0 +1,61 @@
+"""Assignment → what its stages cost the simulator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from partitioner.simulate.price import ChunkPrice, PipelinePrice
+from partitioner.solve.score import score
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partitioner.solve.problem import Problem
+
+__all__ = ["price_assignment"]
+
+WEIGHT_SHARE = 0.5
+"""Part of a trainable unit's backward that its weights' gradient takes: in a matrix
+product or a convolution both gradients have the FLOPs of the forward (Qi et al., *Zero
+Bubble Pipeline Parallelism*, ICLR 2024, section 2)."""
+
+
+def price_assignment(
+    problem: Problem, stage_of: Sequence[int], recomputed: Sequence[bool]
+) -> PipelinePrice:
+    """Price every stage as a chunk, with the boundaries between them.
+
+    Args:
+        problem: Units and values.
+        stage_of: Stage of each unit.
+        recomputed: Whether each unit is recomputed in backward.
+    """
+    weights_s = [0.0] * problem.stages
+    for unit, stage in zip(problem.units, stage_of, strict=True):
+        if unit.trainable:
+            weights_s[stage] += WEIGHT_SHARE * unit.backward_s
+    activation_s = [0.0] * (problem.stages - 1)
+    gradient_s = [0.0] * (problem.stages - 1)
+    for value in problem.values:
+        first = stage_of[value.producer]
+        last = max((stage_of[reader] for reader in value.consumers), default=first)
+        for boundary in range(first, last):
+            activation_s[boundary] += value.hop_s - value.gradient_hop_s
+            gradient_s[boundary] += value.gradient_hop_s
+    found = score(problem, stage_of, recomputed)
+    return PipelinePrice(
+        chunks=tuple(
+            ChunkPrice(
+                forward_s=row.forward_s,
+                input_gradient_s=row.backward_s - weight_s,
+                weight_gradient_s=weight_s,
+                recompute_s=row.recompute_s,
+                in_flight_bytes=(row.saved_bytes + row.received_bytes) // held,
+            )
+            for row, weight_s, held in zip(
+                found.stages, weights_s, problem.in_flight, strict=True
+            )
+        ),
+        activation_s=tuple(activation_s),
+        gradient_s=tuple(gradient_s),
+    )

@@ -1,0 +1,80 @@
+"""What the ranks of a pipeline do, in order: computations and blocking exchanges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Compute", "Exchange", "Instruction", "Pass", "Schedule", "Transfer"]
+
+Pass = Literal["forward", "backward", "input_gradient", "weight_gradient"]
+"""``backward`` is both gradients at once; zero-bubble schedules run them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """One pass of one micro-batch through one chunk."""
+
+    kind: Pass
+    chunk: int
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A message to a neighbouring chunk: activations go up, gradients go down."""
+
+    kind: Literal["activation", "gradient"]
+    chunk: int
+    """The chunk that sends."""
+    micro_batch: int
+
+    @property
+    def receiver(self) -> int:
+        """The chunk that receives."""
+        return self.chunk + (1 if self.kind == "activation" else -1)
+
+    @property
+    def boundary(self) -> int:
+        """The boundary it crosses, numbered by the chunk before it."""
+        return min(self.chunk, self.receiver)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Messages that a rank sends or receives at once; it waits until all are through.
+
+    A message starts when both its ends have come to it.
+    """
+
+    transfers: tuple[Transfer, ...]
+
+
+Instruction = Compute | Exchange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Instruction lists of all ranks for one training step.
+
+    A message that no :class:`Exchange` names travels by itself: it leaves when it is
+    computed, holds up nobody but the chunk that waits for it, and needs no time
+    between two chunks of one rank.
+    """
+
+    name: str
+    micro_batches: int
+    rank_of: tuple[int, ...]
+    """Rank of each chunk; a chunk is a stretch of the model, numbered from 0."""
+    lists: tuple[tuple[Instruction, ...], ...]
+    """One list for each rank."""
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.lists)
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks, over all ranks."""
+        return len(self.rank_of)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from partitioner.simulate import price_assignment, simulate
+from partitioner.simulate.from_deepspeed import one_f_one_b
+from partitioner.solve import Value, score
+from tests.solve.toys import chain
+
+
+def test_stages_cost_what_their_units_cost():
+    problem = chain(
+        (2.0, 4.0, 6.0, 8.0),
+        saved=[10, 20, 30, 40],
+        trainable=[True, True, False, True],
+        wire_bytes=3,
+    )
+    price = price_assignment(problem, (0, 0, 1, 1), (False, False, True, False))
+
+    first, second = price.chunks
+    assert (first.forward_s, first.input_gradient_s) == (3.0, 1.5)
+    assert first.weight_gradient_s == 1.5
+    # Only the unit with weights of its own has a gradient for them.
+    assert (second.forward_s, second.weight_gradient_s) == (7.0, 2.0)
+    assert (second.input_gradient_s, second.recompute_s) == (5.0, 3.0)
+    rows = score(problem, (0, 0, 1, 1), (False, False, True, False)).stages
+    assert first.in_flight_bytes * 2 == rows[0].saved_bytes + rows[0].received_bytes
+    assert second.in_flight_bytes == rows[1].saved_bytes + rows[1].received_bytes
+
+
+def test_a_value_costs_every_boundary_that_it_crosses_each_way():
+    problem = replace(
+        chain((1.0, 1.0, 1.0), stages=3),
+        values=(
+            Value(
+                producer=0,
+                consumers=(1, 2),
+                hop_s=5.0,
+                wire_bytes=1,
+                gradient_hop_s=2.0,
+            ),
+            Value(producer=1, consumers=(2,), hop_s=0.5, wire_bytes=1),
+        ),
+    )
+    price = price_assignment(problem, (0, 1, 2), (False,) * 3)
+
+    assert price.activation_s == (3.0, 3.5)
+    assert price.gradient_s == (2.0, 2.0)
+
+
+@pytest.mark.parametrize("micro_batches", [2, 8])
+def test_equal_stages_without_messages_take_the_time_of_the_formula(micro_batches):
+    problem = chain((3.0, 3.0), micro_batches=micro_batches)
+    stage_of, recomputed = (0, 1), (False, True)
+    price = price_assignment(problem, stage_of, (False, False))
+
+    found = simulate(one_f_one_b(2, micro_batches), price)
+
+    assert found.step_s == score(problem, stage_of, (False, False)).step_s
+    again = simulate(
+        one_f_one_b(2, micro_batches), price_assignment(problem, stage_of, recomputed)
+    )
+    assert again.step_s > found.step_s
