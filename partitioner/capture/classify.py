@@ -124,7 +124,7 @@ def _late_given(
     """Return the late nodes if those of ``excluded`` must stay on their stage."""
     tail: set[fx.Node] = set()
     for node in reversed(graph.nodes):
-        if info(node).kind != "compute" or node in excluded:
+        if info(node).kind != "compute" or node in excluded or _only_checks(node):
             continue
         users = [user for user in node.users if user.op != "output"]
         if _is_free_of_weights(node, model) and all(user in tail for user in users):
@@ -137,6 +137,10 @@ def _late_given(
         ):
             late.add(node)
     return late
+
+
+def _only_checks(node: fx.Node) -> bool:
+    return not info(node).outputs and not info(node).writes and not node.users
 
 
 def _is_free_of_weights(node: fx.Node, model: nn.Module) -> bool:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode
 
 from partitioner.capture.ambient import Ambient, ambient
+from partitioner.capture.checks import CHECK
 from partitioner.capture.counters import Counters
 from partitioner.capture.draws import Range, drawn_range, is_decided
 from partitioner.capture.frames import Frame, user_source
@@ -254,6 +255,7 @@ class OperationRecorder(TorchFunctionMode):
             module=frame.path,
             source=user_source(),
             region=current_region(),
+            checks=name == CHECK,
         )
         self._check_opaque(name, call)
         return call
@@ -312,7 +314,8 @@ class OperationRecorder(TorchFunctionMode):
     ) -> Any:
         """Append ``call`` if it had a tensor result or an effect; return its result."""
         has_result = bool(tensors_in(out))
-        if not (has_result or changed or self.written or call.draws):
+        acts = changed or self.written or call.draws or call.checks
+        if not (has_result or acts):
             self.frames[-1].operations -= call.kind != "module"
             return out
         storages = {self.values.storage_of(tensor) for tensor in changed}

@@ -77,7 +77,7 @@ def _live_calls(recording: Recording) -> set[int]:
     live: set[int] = set()
     waiting = [leaf.call for leaf in leaves(recording.output) if _is_ref(leaf)]
     for index, call in enumerate(recording.calls):
-        if call.kind in ("input", "module") or call.writes:
+        if call.kind in ("input", "module") or call.writes or call.checks:
             waiting.append(index)
     for span in recording.spans:
         if not span.opened_because:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from partitioner.capture.ambient import ambient, function_modes, kept_ambient
+from partitioner.capture.checks import recorded_checks
 from partitioner.capture.frames import Frame, forward_source, user_source
 from partitioner.capture.functions import tensors_in
 from partitioner.capture.leaves import Known, is_leaf, run_for_real, why_whole
@@ -253,7 +254,8 @@ class Recorder(OperationRecorder):
         if reason := why_whole(model):
             hint = "only a submodule may be so: the root has to be recorded through"
             raise LeafNeeded("", reason, forward_source(model), hint)
-        with kept_ambient(), watches, intercepted(self), self:
+        checks = recorded_checks(lambda: self.frames[-1].path)
+        with kept_ambient(), watches, intercepted(self), checks, self:
             self.ambient, self.modes = ambient(), function_modes()
             out = self._run_through(lambda: model(*args, **kwargs), model)
             self.recording.output = template(out, self._root_output)

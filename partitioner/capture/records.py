@@ -49,6 +49,8 @@ class Call:
     """Storages of the outputs in eval mode, where dropout hands its argument on."""
     eval_writes: tuple[int, ...] = ()
     draws: bool = False
+    checks: bool = False
+    """Whether it raises on some values, and does nothing else."""
     draw_key: str = ""
     saved: list[tuple[int, int]] = field(default_factory=list)
     tensor: torch.Tensor | None = None

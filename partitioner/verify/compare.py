@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from partitioner.verify.run import Outcome
 
-__all__ = ["ModeErrors", "Verification", "compare"]
+__all__ = ["ModeErrors", "Verification", "compare", "error", "least_scale"]
 
 GRADIENT_FLOOR = 1e-3
 """A gradient is compared relative to its own largest element, or to this share of the
 model's largest gradient if that is more: some gradients are zero but for rounding
-(a key's bias under softmax)."""
+(a key's bias under softmax). One rounding counts where it is more than that share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +105,9 @@ class Verification:
 def compare(original: Outcome, cut: Outcome) -> ModeErrors:
     """Return the relative errors of ``cut`` against ``original``."""
     outputs = _paired_outputs(original, cut)
-    largest = max(
-        (_largest(g) for g in original.gradients.values() if g is not None), default=0.0
-    )
+    floor = least_scale(original.gradients.values())
     gradients = {
-        name: _gradient_error(gradient, cut.gradients[name], GRADIENT_FLOOR * largest)
+        name: _gradient_error(gradient, cut.gradients[name], floor)
         for name, gradient in original.gradients.items()
     }
     buffers = [error(b, cut.buffers[name]) for name, b in original.buffers.items()]
@@ -126,6 +124,14 @@ def _paired_outputs(original: Outcome, cut: Outcome) -> list[float]:
         return [float("inf")]
     pairs = zip(original.outputs, cut.outputs, strict=True)
     return [error(a, b) for a, b in pairs]
+
+
+def least_scale(gradients: Iterable[Tensor | None]) -> float:
+    """Return the least scale that an error of one of these gradients is relative to."""
+    present = [gradient for gradient in gradients if gradient is not None]
+    rounding = max((torch.finfo(g.dtype).eps for g in present), default=0.0)
+    largest = max(map(_largest, present), default=0.0)
+    return max(GRADIENT_FLOOR, rounding) * largest
 
 
 def _gradient_error(a: Tensor | None, b: Tensor | None, floor: float) -> float:

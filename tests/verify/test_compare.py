@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from partitioner.verify.compare import ModeErrors, Verification, compare, error
+from partitioner.verify.compare import (
+    ModeErrors,
+    Verification,
+    compare,
+    error,
+    least_scale,
+)
 from partitioner.verify.run import Outcome
 
 NAN, INF = float("nan"), float("inf")
@@ -43,6 +49,16 @@ def test_error(reference: Tensor, value: Tensor, expected: float):
 
 def test_a_floor_keeps_rounding_of_zeros_small():
     assert error(t(1e-12), t(2e-12), floor=1e-3) == pytest.approx(1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_are_known_to_a_rounding_of_the_largest(dtype: torch.dtype):
+    least = least_scale([None, t(8, -16, dtype=dtype), t(1e-6, dtype=dtype)])
+    assert least == 16 * max(1e-3, torch.finfo(dtype).eps)
+
+
+def test_no_gradients_have_no_scale():
+    assert least_scale([None]) == 0.0
 
 
 def outcome(

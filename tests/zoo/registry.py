@@ -7,6 +7,7 @@ from tests.zoo import (
     causal,
     encoders,
     forms,
+    multimodal,
     recurrent,
     state,
 )
@@ -14,7 +15,15 @@ from tests.zoo.entry import Entry, Missing
 
 __all__ = ["ENTRIES", "FAMILIES", "MISSING"]
 
-FAMILIES = (recurrent, state, behaviour, forms, causal, encoders)
+FAMILIES = (
+    recurrent,
+    state,
+    behaviour,
+    forms,
+    causal,
+    encoders,
+    multimodal,
+)
 
 ENTRIES: dict[str, Entry] = {
     entry.name: entry

@@ -24,6 +24,7 @@ from partitioner.cost import price, resolve
 from partitioner.emit import Placement
 from partitioner.graph import ModelGraph
 from partitioner.verify import Verification, verify
+from partitioner.verify.compare import error, least_scale
 from partitioner.verify.inputs import input_tensors
 from partitioner.verify.run import call_with, tensor_leaves
 from tests.captured import rerun
@@ -221,10 +222,11 @@ def _backward(outputs: Sequence[Tensor]) -> None:
 def _state_faults(original: nn.Module, copy: nn.Module) -> list[str]:
     gradients = {name: p.grad for name, p in copy.named_parameters()}
     buffers = dict(copy.named_buffers())
+    least = least_scale(p.grad for p in original.parameters())
     return [
         f"gradient of {name} is off by {distance(p.grad, gradients[name])}"
         for name, p in original.named_parameters()
-        if not close(p.grad, gradients[name])
+        if not close(p.grad, gradients[name], least)
     ] + [
         f"buffer {name} is off by {distance(buffer, buffers[name])}"
         for name, buffer in original.named_buffers()
@@ -232,13 +234,18 @@ def _state_faults(original: nn.Module, copy: nn.Module) -> list[str]:
     ]
 
 
-def close(a: Tensor | None, b: Tensor | None) -> bool:
-    """Whether two gradients differ by no more than the order of a sum."""
+def close(a: Tensor | None, b: Tensor | None, least: float) -> bool:
+    """Whether two gradients differ by no more than the order of a sum.
+
+    Args:
+        a: The original's.
+        b: The recorded graph's.
+        least: Least scale that the difference is relative to.
+    """
     if a is None or b is None:
         present = b if a is None else a
         return present is None or not present.any()
-    scale = a.abs().max().clamp(min=1e-3) if a.numel() else torch.ones(())
-    return same(a, b) or bool(((a - b).abs().max() / scale) <= TOLERANCE)
+    return same(a, b) or error(a, b, least) <= TOLERANCE
 
 
 # -- cuts -----------------------------------------------------------------------------
