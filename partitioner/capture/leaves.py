@@ -39,6 +39,16 @@ class Known:
     """What other integers are taken to be."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """What came of one run on random numbers."""
+
+    result: Any
+    """With fakes in place of tensors."""
+    saved: list[torch.Tensor]
+    """One tensor for each memory that autograd keeps."""
+
+
 Made = dict[int, tuple[torch.Tensor, torch.Tensor, int]]
 """id of a fake → the fake, its real stand-in, and the stand-in's version."""
 
@@ -70,7 +80,9 @@ def run_for_real(
     module: nn.Module,
     call: Callable[[Any, Any], Any],
     arguments: tuple[Any, Any],
+    *,
     on_write: Callable[[torch.Tensor], None],
+    on_saved: Callable[[torch.Tensor], object],
 ) -> tuple[Any] | None:
     """Run a module on random numbers, to learn what fakes cannot tell.
 
@@ -83,6 +95,8 @@ def run_for_real(
         call: ``call(args, kwargs)`` runs its forward.
         arguments: (args, kwargs) with fakes.
         on_write: Called with every fake whose real stand-in was written in place.
+        on_saved: Called with what autograd keeps: fakes, or tensors without memory of
+            the size of what the module made.
 
     Returns:
         The result with fakes in place of tensors, in a tuple; None if it cannot be
@@ -94,23 +108,27 @@ def run_for_real(
     fills = [known]
     if any(_is_integers(leaf) for _, leaf in flatten(arguments)):
         fills.append(replace(known, examples={}, integer=1))
-    results: list[tuple[Any]] = []
+    attempts: list[_Attempt] = []
     for fill in fills:
         found = [
             _attempt(fill, module, call, arguments, on_write, seed=seed)
             for seed in SEEDS
         ]
         if None not in found:  # else these integers are none that the module takes
-            results += [result for result in found if result is not None]
-    if not results:
+            attempts += [attempt for attempt in found if attempt is not None]
+    if not attempts:
         return None
     shapes = [
-        [(path, _shape(leaf)) for path, leaf in flatten(result)] for result in results
+        [(path, _shape(leaf)) for path, leaf in flatten(attempt.result)]
+        for attempt in attempts
     ]
-    depends = any(_is_number(leaf) for _, leaf in flatten(results[0]))
+    first = attempts[0]
+    depends = any(_is_number(leaf) for _, leaf in flatten(first.result))
     if any(shape != shapes[0] for shape in shapes) or depends:
         return None
-    return results[0]
+    for tensor in first.saved:
+        on_saved(tensor)
+    return (first.result,)
 
 
 def _is_integers(leaf: Any) -> bool:
@@ -125,13 +143,21 @@ def _attempt(
     on_write: Callable[[torch.Tensor], None],
     *,
     seed: int,
-) -> tuple[Any] | None:
-    """Run once; return the result with fakes, or None if it failed."""
+) -> _Attempt | None:
+    """Run once; return what came of it, or None if it failed."""
     torch.manual_seed(seed)
     made: Made = {}
     args, kwargs = map_tree(lambda value: _real(value, made, known), arguments)
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout is torch.strided:
+            kept.setdefault(_memory(tensor), tensor)
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     try:
-        with _real_weights(module, made, known):
+        with _real_weights(module, made, known), hooks:
             out = call(args, kwargs)
     except Exception:
         return None
@@ -139,7 +165,25 @@ def _attempt(
         if version(real) != before:
             on_write(fake)
     fakes = template(out, lambda value: _fake(value, made, known.mode))
-    return (rebuild(fakes, lambda value: value),)
+    stand_ins = {
+        _memory(real): fake
+        for fake, real, _ in made.values()
+        if real.layout is torch.strided
+    }
+    return _Attempt(
+        result=rebuild(fakes, lambda value: value),
+        saved=[stand_ins.get(place, _sized(real)) for place, real in kept.items()],
+    )
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - as Values does for fakes
+
+
+def _sized(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor without memory whose storage has the size of the real one."""
+    nbytes = tensor.untyped_storage().nbytes()
+    return torch.empty(nbytes, dtype=torch.uint8, device="meta")
 
 
 def _real(value: Any, made: Made, known: Known) -> Any:
@@ -179,9 +223,9 @@ def _fake(
     for fake, real, _ in made.values():
         if real is value:
             return fake
-    return make_fake(mode, value.detach(), device=value.device).requires_grad_(
-        value.requires_grad
-    )
+    fake = make_fake(mode, value.detach(), device=value.device)
+    made[id(fake)] = (fake, value, version(value))
+    return fake.requires_grad_(value.requires_grad)
 
 
 @contextmanager

@@ -141,7 +141,15 @@ class Recorder(OperationRecorder):
             if not self._may_be_odd(module, error):
                 raise
             known = Known(self.values.fakes.mode, self.examples)
-            found = run_for_real(known, module, run, (args, kwargs), self._on_write)
+            self.values.forget_saved(self.current)
+            found = run_for_real(
+                known,
+                module,
+                run,
+                (args, kwargs),
+                on_write=self._on_write,
+                on_saved=self._on_saved,
+            )
             if found is None:
                 raise
             self.recording.notes.append(

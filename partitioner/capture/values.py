@@ -194,6 +194,12 @@ class Values:
         self._saved.add(storage)
         call.saved.append((storage, tensor.untyped_storage().nbytes()))
 
+    def forget_saved(self, call: Call | None) -> None:
+        """Drop what was noted for ``call``, which has to run a second time."""
+        if call is not None:
+            self._saved -= {storage for storage, _ in call.saved}
+            call.saved.clear()
+
 
 def _without_memory(tensor: torch.Tensor) -> str:
     """Say what kind of tensor has no memory of its own."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import fx, nn
+from torch.utils._pytree import tree_leaves
 
 from partitioner.cost.kernels import Kernel, dtype_name
 from partitioner.cost.replay import Arguments, Replay, Slot
@@ -155,7 +156,11 @@ class _Pricer:
         module = self._leaf(node)
         source = next(iter(arguments.args), None)
         if isinstance(module, nn.RNNBase) and isinstance(source, Slot):
-            forward, backward = rnn_kernels(module, source, self._graph.dtype)
+            states = tree_leaves((arguments.args[1:], arguments.kwargs))
+            learns = any(isinstance(s, Slot) and s.requires_grad for s in states)
+            forward, backward = rnn_kernels(
+                module, source, self._graph.dtype, state_learns=learns
+            )
             return forward, backward if _trains(node) else Counter(), {}
         trace = self._replay.run(node, arguments)
         unknown = trace.forward.unknown + trace.backward.unknown

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from partitioner.capture.untouched import untouched
 from partitioner.cost.kernels import KernelTrace
 from partitioner.cost.leaves import leaf_call, leaf_key, random_numbers
+from partitioner.cost.units import used_results
 from partitioner.graph import Region, TensorMeta, info
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Replay:
             facts.region,
             bool(facts.writes),
             any(meta.requires_grad for meta in facts.outputs),
+            used_results(node),
         )
         return Arguments(args=args, kwargs=dict(kwargs), key=key)
 
@@ -152,7 +154,7 @@ class Replay:
                 result = call(*args, **kwargs)
         if any(meta.requires_grad for meta in facts.outputs):
             with _quiet(), trace.backward:
-                _run_backward(result, leaves)
+                _run_backward(result, leaves, used_results(node))
         return trace
 
     def _stand_in(self, source: fx.Node, position: int) -> Any:
@@ -225,11 +227,14 @@ def _maker(
     return make
 
 
-def _run_backward(result: Any, leaves: list[torch.Tensor]) -> None:
+def _run_backward(
+    result: Any, leaves: list[torch.Tensor], used: frozenset[int] | None
+) -> None:
+    tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     outputs = [
-        leaf
-        for leaf in tree_leaves(result)
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        tensor
+        for position, tensor in enumerate(tensors)
+        if tensor.requires_grad and (used is None or position in used)
     ]
     if not outputs or not leaves:
         return

@@ -26,19 +26,21 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
 def rnn_kernels(
-    module: nn.RNNBase, source: Slot, dtype: torch.dtype
+    module: nn.RNNBase, source: Slot, dtype: torch.dtype, *, state_learns: bool
 ) -> tuple[Counter[Kernel], Counter[Kernel]]:
     """Return the kernels of both directions of one call.
 
     Per layer and direction: one product of all inputs with the input matrix, then a
     product of the state with the recurrent matrix at each position, each followed by
-    its gates. Backward: the gradient of the state at each position, then two products
-    over all positions for the matrices, and one for the layer's input.
+    its gates. Backward: the gradient of the state at each position (but for the first
+    state, if that is zero), then two products over all positions for the matrices, and
+    one for the layer's input.
 
     Args:
         module: The module.
         source: Its input, (positions, batch, width) or with batch first or without.
         dtype: Type it computes in.
+        state_learns: Whether the state before the first position needs a gradient.
     """
     batched = len(source.shape) == 3  # noqa: PLR2004 (torch's own convention)
     positions, batch = source.shape[:2] if batched else (source.shape[0], 1)
@@ -49,7 +51,8 @@ def rnn_kernels(
     for is_first, inputs in _layers(module):
         product, step, cell = _kernels(module, inputs, positions, batch, dtype)
         forward += Counter({product: 1, step: positions})
-        backward += Counter({step: positions, product: 1 if is_first else 2})
+        steps_back = positions if state_learns else positions - 1
+        backward += Counter({step: steps_back, product: 1 if is_first else 2})
         forward[cell] += positions
         backward[cell] += positions
         # Gradient of the recurrent matrix, over all positions at once.

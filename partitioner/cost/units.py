@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from partitioner.costed import CostedGraph
 
-__all__ = ["Units", "is_placed", "takes_part", "units"]
+__all__ = ["Units", "is_placed", "takes_part", "units", "used_results"]
 
 _PLACED = frozenset({"input", "compute", "late", "output"})
 
@@ -82,6 +82,20 @@ def takes_part(node: fx.Node) -> bool:
         return False
     source = node.all_input_nodes[0]
     return is_placed(source) and len(info(source).outputs) > 1
+
+
+def used_results(node: fx.Node) -> frozenset[int] | None:
+    """Return the positions of the results that later nodes take; None: all of them.
+
+    The others get no gradient: ``svd(x)[1]`` owes nothing for the vectors.
+    """
+    count = len(info(node).outputs)
+    parts = [user for user in node.users if takes_part(user)]
+    taken = frozenset(user.args[1] for user in parts if user.users)
+    places = {at for at in taken if isinstance(at, int) and -count <= at < count}
+    if count <= 1 or len(parts) != len(node.users) or places != taken:
+        return None
+    return frozenset(at % count for at in places)
 
 
 def _edges(

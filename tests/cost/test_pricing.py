@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import warnings
 
 import pytest
@@ -321,3 +322,20 @@ def test_autocast_is_entered_where_the_forward_had_it():
     size = 512 * 512
     assert moved(()) == 3 * 4 * size
     assert moved((("cuda", torch.bfloat16),)) == 6 * size + 3 * 2 * size
+
+
+def test_results_that_nobody_reads_owe_no_gradient():
+    def flops(results):
+        builder = GraphBuilder()
+        x = builder.input("x", meta(4, 4))
+        parts = (meta(4, 4), meta(4), meta(4, 4))
+        found = builder.call(torch.linalg.svd, x, out=parts)
+        for index in results:
+            part = builder.call(operator.getitem, found, index, out=parts[index])
+            builder.call("tanh", part, out=parts[index])
+        costed = price(builder.build(), profile=resolve("cpu"))
+        return costed.costs[found].backward_flops
+
+    # For the values alone: u diag(g) vh. The vectors cost more products.
+    assert flops([1]) == 2 * 4 * 4 * 4
+    assert flops([0, 1, 2]) > 2 * flops([1])

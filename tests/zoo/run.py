@@ -30,6 +30,7 @@ from partitioner.verify.run import call_with, tensor_leaves
 from tests.captured import rerun
 from tests.zoo.cuts import Cutter
 from tests.zoo.entry import Entry, noise
+from tests.zoo.prices import price_faults
 from tests.zoo.registry import ENTRIES, MISSING
 
 __all__ = ["Row", "examine"]
@@ -72,6 +73,7 @@ def examine(entry: Entry, *, bf16: bool = True) -> Row:
     rng = random.Random(zlib.crc32(entry.name.encode()))
     graph = _capture(entry, row)
     _check_leaves(entry, graph, row)
+    _check_prices(entry, graph, row)
     for training in (True, False):
         _check_equal(entry, graph, row, training=training)
     cutter = Cutter(graph, rng)
@@ -141,6 +143,12 @@ def _largest_share(graph: ModelGraph, leaves: dict[str, str]) -> float:
         if node.op == "call_module" and node.target in leaves:
             flops[str(node.target)] += cost.forward_flops
     return max(flops.values()) / max(costed.total.forward_flops, 1)
+
+
+def _check_prices(entry: Entry, graph: ModelGraph, row: Row) -> None:
+    model = built(entry)
+    _no_caches(model)
+    row.faults += price_faults(entry.name, graph, model)
 
 
 # -- captured equals original ---------------------------------------------------------
