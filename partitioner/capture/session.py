@@ -149,6 +149,14 @@ class Session:
             ) from needed
         self.leaves[path] = f"{path} runs as a whole: {reason} ({source})"
 
+    def leaf_notes(self) -> list[str]:
+        """Say why each leaf is one, except for what is inside another leaf."""
+        return [
+            note
+            for path, note in self.leaves.items()
+            if not any(path.startswith(f"{outer}.") for outer in self.leaves)
+        ]
+
 
 def set_mode(model: nn.Module, *, training: bool) -> None:
     """Put the model in one mode; a submodule the user put in the other keeps its own.

@@ -261,7 +261,7 @@ def _notes(
     evaluation: Recording,
     sizes: Sequence[FreeSize],
 ) -> list[str]:
-    notes = [*session.leaves.values(), *base.notes, *evaluation.notes, *session.notes]
+    notes = [*session.leaf_notes(), *base.notes, *evaluation.notes, *session.notes]
     if session.configs:
         notes.append(
             "key/value caches are switched off (use_cache=False) while the model runs"

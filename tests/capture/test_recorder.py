@@ -162,6 +162,8 @@ def test_a_leaf_that_returns_a_number_takes_its_parent_along():
 
     graph = check(toys.Inside(Scales()))
     leaf_note(graph, "inner")
+    notes = [note for note in graph.assumptions if "runs as a whole" in note]
+    assert len(notes) == 1  # of what is inside a leaf there is nothing to say
 
 
 def test_a_failing_submodule_is_the_users_own_error():

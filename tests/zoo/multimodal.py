@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tests.zoo.entry import VOCABULARY, Transformer, images, padding, tokens
+from tests.zoo.entry import VOCABULARY, Transformer, images, noise, padding, tokens
 from tests.zoo.libraries import needs
 
 __all__ = ["ENTRIES"]
@@ -92,6 +93,64 @@ def _llava_inputs(samples: int, length: int) -> dict[str, Any]:
     }
 
 
+GRID = (1, 4, 4)
+"""Frames, rows and columns of patches of one image."""
+MERGED = 4
+"""Features of that image: two by two patches make one."""
+
+
+def _qwen() -> nn.Module:
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+    config = Qwen2_5_VLConfig(
+        text_config={**WORDS, "num_key_value_heads": 2, "rope_parameters": rope},
+        vision_config={
+            "depth": 1,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_heads": 4,
+            "patch_size": 4,
+            "window_size": 16,
+            "out_hidden_size": 32,
+            "fullatt_block_indexes": [0],
+        },
+        image_token_id=IMAGE_TOKEN,
+    )
+    return Qwen2_5_VLForConditionalGeneration(config).train()
+
+
+class OneGrid(nn.Module):
+    """The model for images of one size: their grid is no input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = _qwen()
+
+    def forward(self, **inputs: Tensor) -> Any:
+        images = len(inputs["input_ids"])
+        return self.inner(**inputs, image_grid_thw=torch.tensor([GRID] * images))
+
+
+def _one_grid_inputs(samples: int, length: int) -> dict[str, Any]:
+    ids = _with_image(samples, length, MERGED)
+    return {
+        "input_ids": ids,
+        "attention_mask": padding(samples, length),
+        "position_ids": torch.arange(length).expand(3, samples, length),
+        "pixel_values": noise(samples * math.prod(GRID), 3 * 2 * 4 * 4),
+        "labels": ids,
+    }
+
+
+def _qwen_inputs(samples: int, length: int) -> dict[str, Any]:
+    inputs = _one_grid_inputs(samples, length)
+    del inputs["position_ids"]
+    types = (inputs["input_ids"] == IMAGE_TOKEN).int()
+    grid = torch.tensor([GRID] * samples)
+    return {**inputs, "image_grid_thw": grid, "mm_token_type_ids": types}
+
+
 ENTRIES = (
     needs(
         "transformers",
@@ -114,6 +173,33 @@ ENTRIES = (
             length=12,
             fixed_batch="unbind",  # the output lists the features image by image
             through=(r"vision.*attn$", r"language.*attn$", r"language.*mlp$"),
+        ),
+    ),
+    needs(
+        "transformers",
+        "Qwen2_5_VLForConditionalGeneration",
+        Transformer(
+            "qwen-2.5-vl",
+            _qwen,
+            inputs=_qwen_inputs,
+            length=12,
+            other_length=10,  # no image token is masked
+            fixed_batch="needs the values of a tensor",
+            through=(),
+            leaves={"model": "reads the value of a tensor"},
+            heavy_leaf="Python reads the images' grid, an input, to split by image",
+        ),
+    ),
+    needs(
+        "transformers",
+        "Qwen2_5_VLForConditionalGeneration",
+        Transformer(
+            "qwen-2.5-vl at one image size",
+            OneGrid,
+            inputs=_one_grid_inputs,
+            length=12,
+            fixed_batch="broadcast",  # images have another dimension than the batch
+            through=(r"visual.*attn$", r"language.*attn$", r"language.*mlp$"),
         ),
     ),
 )
