@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,7 @@ from partitioner.capture.functions import (
     opaque_argument,
     tensors_in,
 )
+from partitioner.capture.grouped import GROUPED, GroupedFakes
 from partitioner.capture.modes import current_region
 from partitioner.capture.records import Call, DeviceRef, Recording, Ref
 from partitioner.capture.registered import RegisteredWeights
@@ -294,7 +296,8 @@ class OperationRecorder(TorchFunctionMode):
     def _executed(self, call: Call, function: Callable[[], Any], name: str) -> Any:
         self.current, self.written, self.needs_numbers = call, set(), False
         try:
-            return function()
+            with GroupedFakes() if name in GROUPED else nullcontext():
+                return function()
         except NEEDS_VALUES as error:
             raise self._leaf_needed(f"{name} needs the values of a tensor") from error
         except (NotImplementedError, RuntimeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +10,16 @@ from partitioner.capture.records import Call, Recording, Ref
 from partitioner.capture.tree import leaves, map_tree, relabel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["prune", "refs"]
 
 
 def prune(recording: Recording) -> Recording:
     """Drop operations without readers or effects (a random draw only Python read)."""
-    live = _live_calls(recording)
-    number = {old: new for new, old in enumerate(sorted(live))}
+    live, first_reader = _live_calls(recording)
+    order = sorted(live, key=lambda old: (_place(recording, old, first_reader), old))
+    number = {old: new for new, old in enumerate(order)}
 
     def leaf(value: Any) -> Any:
         return replace(value, call=number[value.call]) if _is_ref(value) else value
@@ -28,14 +30,15 @@ def prune(recording: Recording) -> Recording:
     for old in live:
         call = recording.calls[old]
         call.args, call.kwargs = tree(call.args), tree(call.kwargs)
-    _renumber_ids([recording.calls[old] for old in sorted(live)])
-    bounds = _renumbered_bounds(len(recording.calls), live)
+    _renumber_ids([recording.calls[old] for old in order])
+    places = [_place(recording, old, first_reader) for old in order]
+    bounds = [bisect_left(places, old) for old in range(len(recording.calls) + 1)]
     for span in recording.spans:
         span.start, span.end = bounds[span.start], bounds[span.end]
         span.args, span.kwargs = _known(span.args, number), _known(span.kwargs, number)
         span.output = relabel(span.output, lambda v: _known(v, number))
     return Recording(
-        calls=[recording.calls[old] for old in sorted(live)],
+        calls=[recording.calls[old] for old in order],
         spans=recording.spans,
         output=relabel(recording.output, leaf),
         notes=recording.notes,
@@ -73,8 +76,17 @@ def refs(tree: Any) -> Iterator[Ref]:
     return iter(found)
 
 
-def _live_calls(recording: Recording) -> set[int]:
+def _place(recording: Recording, index: int, first_reader: Mapping[int, int]) -> int:
+    """Return before which call one stands: a weight's first reader may be dropped."""
+    if recording.calls[index].kind in ("weight", "constant"):
+        return first_reader.get(index, index)
+    return index
+
+
+def _live_calls(recording: Recording) -> tuple[set[int], dict[int, int]]:
+    """Return the calls that are not in vain, and the first of those that read each."""
     live: set[int] = set()
+    first_reader: dict[int, int] = {}
     waiting = [leaf.call for leaf in leaves(recording.output) if _is_ref(leaf)]
     for index, call in enumerate(recording.calls):
         if call.kind in ("input", "module") or call.writes or call.checks:
@@ -88,8 +100,10 @@ def _live_calls(recording: Recording) -> set[int]:
             continue
         live.add(index)
         call = recording.calls[index]
-        waiting += [ref.call for ref in refs((call.args, call.kwargs))]
-    return live
+        for ref in refs((call.args, call.kwargs)):
+            waiting.append(ref.call)
+            first_reader[ref.call] = min(index, first_reader.get(ref.call, index))
+    return live, first_reader
 
 
 def _renumber_ids(calls: Sequence[Call]) -> None:
@@ -101,11 +115,3 @@ def _renumber_ids(calls: Sequence[Call]) -> None:
             number = counts.get(frame, 0)
             counts[frame] = number + 1
             call.id = f"{frame}:{number}"
-
-
-def _renumbered_bounds(count: int, live: set[int]) -> list[int]:
-    bounds, kept = [], 0
-    for index in range(count + 1):
-        bounds.append(kept)
-        kept += index in live
-    return bounds

@@ -15,6 +15,7 @@ from torch.fx.node import map_aggregate
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils._pytree import tree_leaves
 
+from partitioner.capture.grouped import GroupedFakes
 from partitioner.capture.untouched import untouched
 from partitioner.cost.kernels import KernelTrace
 from partitioner.cost.leaves import leaf_call, leaf_key, random_numbers
@@ -111,7 +112,7 @@ class Replay:
         Raises:
             Exception: Whatever the operation raises on fake tensors.
         """
-        with self._mode:
+        with self._mode, GroupedFakes():
             return self._traced(node, arguments, {})
 
     def run_for_real(self, node: fx.Node, arguments: Arguments) -> NodeTrace:

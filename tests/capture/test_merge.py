@@ -216,3 +216,21 @@ def test_bounds_of_module_calls_follow():
     )
     (kept,) = found.spans
     assert [c.target for c in found.calls[kept.start : kept.end]] == ["a"]
+
+
+def test_a_weight_stands_before_its_first_reader_that_is_left():
+    weight = Call(id="w", kind="weight", target="w", outputs=[((), meta(8))])
+    found = prune(
+        recording(
+            weight,
+            call(0, "dead", Ref(1)),
+            call(1, "a", Ref(0)),
+            call(2, "b", Ref(3), Ref(1)),
+            spans=[span("m", 2, 4, "r3"), span("n", 4, 5, "r4")],
+        )
+    )
+    assert [c.target for c in found.calls[1:]] == ["a", "w", "b"]
+    assert found.calls[3].args == (Ref(1), Ref(2))
+    first, second = found.spans
+    assert [c.target for c in found.calls[first.start : first.end]] == ["a"]
+    assert [c.target for c in found.calls[second.start : second.end]] == ["w", "b"]

@@ -399,6 +399,13 @@ def test_assigning_to_a_tensors_attribute_is_not_lost():
 # -- modes -----------------------------------------------------------------------------
 
 
+def test_what_one_mode_computes_in_vain_is_no_difference():
+    graph = capture(seeded(toys.OffersFastPath()), BATCH)
+    assert "runs as a whole" not in "\n".join(graph.assumptions)
+    for verification in cut_everywhere(graph):
+        assert verification.ok, verification
+
+
 @pytest.mark.parametrize("toy", [toys.Branches, toys.PicksOperand])
 def test_a_module_that_differs_by_mode_runs_as_a_whole(toy: type[nn.Module]):
     graph = check(toys.Inside(toy()))
