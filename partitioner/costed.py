@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from partitioner.cost.measurements import Measurements
     from partitioner.cost.profiles import DeviceProfile
     from partitioner.graph import ModelGraph
 
-__all__ = ["CostedGraph", "NodeCost", "Unpriced"]
+__all__ = ["CostedGraph", "NodeCost", "Opening", "Unpriced"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,19 @@ class Unpriced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A module called whole, and what a cut inside it costs on top."""
+
+    module: str
+    """``module path@call number``."""
+    first: fx.Node
+    last: fx.Node
+    """Operations inside; the last depends on the first."""
+    seconds: float
+    """What forward and backward take longer when it runs node by node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostedGraph:
     """A recorded model, the price of every node, and what could not be priced."""
 
@@ -65,6 +79,12 @@ class CostedGraph:
     costs: Mapping[fx.Node, NodeCost]
     unpriced: tuple[Unpriced, ...]
     profile: DeviceProfile
+    openings: tuple[Opening, ...] = ()
+    """Repeated modules that are called whole unless a cut goes through them."""
+    measurements: Measurements | None = None
+    """The timings that were used; None: the profile priced everything."""
+    measured_share: float = 0.0
+    """Share of the seconds that was measured."""
 
     @property
     def total(self) -> NodeCost:

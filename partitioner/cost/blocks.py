@@ -9,14 +9,14 @@ from torch import nn
 from partitioner.graph import info
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import fx
 
     from partitioner.cost.units import Units
-    from partitioner.graph import ModelGraph
+    from partitioner.graph import ModelGraph, Span
 
-__all__ = ["unit_blocks"]
+__all__ = ["outermost_blocks", "unit_blocks"]
 
 
 def unit_blocks(graph: ModelGraph, units: Units) -> tuple[list[int], tuple[str, ...]]:
@@ -35,6 +35,25 @@ def unit_blocks(graph: ModelGraph, units: Units) -> tuple[list[int], tuple[str, 
         name = names.pop() if len(names) == 1 else ""
         found.append(numbers.setdefault(name, len(numbers)) if name else -1)
     return found, tuple(numbers)
+
+
+def outermost_blocks(graph: ModelGraph) -> list[Span]:
+    """Return the repeated module calls that are in no other, if callable whole."""
+    repeated = [_is_repeated(graph.model, span.path) for span in graph.spans]
+    return [
+        span
+        for span, is_block in zip(graph.spans, repeated, strict=True)
+        if is_block
+        and not span.opened_because
+        and not any(repeated[index] for index in _around(graph, span))
+    ]
+
+
+def _around(graph: ModelGraph, span: Span) -> Iterator[int]:
+    """Yield the indices of the enclosing spans, from the inside."""
+    while span.parent is not None:
+        yield span.parent
+        span = graph.spans[span.parent]
 
 
 def _node_blocks(graph: ModelGraph) -> Mapping[fx.Node, str]:

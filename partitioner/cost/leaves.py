@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,10 +15,25 @@ if TYPE_CHECKING:
 
     from partitioner.graph import ModelGraph
 
-__all__ = ["leaf_call", "leaf_key", "random_numbers"]
+__all__ = ["ByIdentity", "leaf_call", "leaf_key", "random_numbers"]
 
 _INTERNALS = frozenset(vars(nn.Module())) - {"training"}
 _PLAIN = (type(None), bool, int, float, str, torch.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByIdentity:
+    """Something in a key that equals itself only."""
+
+    value: object
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the very same object."""
+        return isinstance(other, ByIdentity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        """Hash what :meth:`__eq__` compares."""
+        return id(self.value)
 
 
 def leaf_key(model: nn.Module, path: str) -> tuple[Any, ...]:
@@ -54,7 +70,7 @@ def _comparable(value: object) -> Any:
         return tuple(map(_comparable, value))
     if isinstance(value, type) or (callable(value) and not _attributes(value)):
         return value
-    return id(value)
+    return ByIdentity(value)
 
 
 def _attributes(value: object) -> dict[str, Any]:

@@ -11,28 +11,30 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
 from partitioner.cost.kernels import Kernel, dtype_name
+from partitioner.cost.openings import estimated_openings
 from partitioner.cost.replay import Arguments, Replay, Slot
 from partitioner.cost.rnn import rnn_kernels
 from partitioner.cost.roofline import kernels_s
+from partitioner.cost.seconds import with_seconds
+from partitioner.cost.sums import accumulations, result_sums, trains
 from partitioner.cost.units import takes_part
 from partitioner.cost.weights import read_weights
+from partitioner.cost.work import RUNS
 from partitioner.costed import CostedGraph, NodeCost, Unpriced
 from partitioner.graph import info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from partitioner.cost.measurements import Measurements
     from partitioner.cost.profiles import DeviceProfile
     from partitioner.graph import ModelGraph
 
 __all__ = ["price"]
 
-_RUNS = frozenset({"compute", "late"})
 _Kernels = Counter[Kernel]
 _LARGEST_REAL_BYTES = 2**28
 """Weights of a module that is run on random numbers to be priced."""
-_ADD_TRAFFIC = 3
-"""A sum reads two tensors and writes one."""
 _NO_RULE = "no FLOP rule: priced by the bytes it moves"
 
 
@@ -46,25 +48,36 @@ class _Price:
     reason: str = _NO_RULE
 
 
-def price(graph: ModelGraph, *, profile: DeviceProfile) -> CostedGraph:
+def price(
+    graph: ModelGraph,
+    *,
+    profile: DeviceProfile,
+    measurements: Measurements | None = None,
+) -> CostedGraph:
     """Price every node of a recorded model on one device.
 
     FLOPs and bytes come from running each distinct node once on fake tensors, forward
-    and backward; seconds from a roofline of the device. Weights, sizes, constants and
-    the parts of one result cost nothing.
+    and backward; seconds from what was measured, or else from a roofline of the
+    device. Weights, sizes, constants and the parts of one result cost nothing.
 
     Args:
         graph: The recorded model.
         profile: The device.
+        measurements: Timings of the model's operations and blocks.
 
     Returns:
         The priced graph; operators without a price are in ``unpriced``.
     """
     pricer = _Pricer(graph, profile)
     costs = {node: pricer.price(node) for node in graph.graph.nodes}
-    return CostedGraph(
-        graph=graph, costs=costs, unpriced=pricer.unpriced(), profile=profile
+    costed = CostedGraph(
+        graph=graph,
+        costs=costs,
+        unpriced=pricer.unpriced(),
+        profile=profile,
+        openings=estimated_openings(graph, costs),
     )
+    return with_seconds(costed, measurements) if measurements else costed
 
 
 class _Pricer:
@@ -84,7 +97,7 @@ class _Pricer:
         out = sum(meta.nbytes for meta in facts.outputs)
         if facts.kind == "input":
             return NodeCost(output_bytes=out, saved_bytes=saved)
-        if facts.kind not in _RUNS or takes_part(node):
+        if facts.kind not in RUNS or takes_part(node):
             return NodeCost(saved_bytes=saved)
         found = self._common(node)
         self._report(node, found)
@@ -161,7 +174,7 @@ class _Pricer:
             forward, backward = rnn_kernels(
                 module, source, self._graph.dtype, state_learns=learns
             )
-            return forward, backward if _trains(node) else Counter(), {}
+            return forward, backward if trains(node) else Counter(), {}
         trace = self._replay.run(node, arguments)
         unknown = trace.forward.unknown + trace.backward.unknown
         return trace.forward.kernels, trace.backward.kernels, unknown
@@ -187,7 +200,7 @@ class _Pricer:
         )
         moved: _Kernels = Counter({kernel: 1})
         seconds = kernels_s(self._profile, moved)
-        back = 2 if _trains(node) else 0
+        back = 2 if trains(node) else 0
         cost = NodeCost(
             forward_flops=flops,
             backward_flops=back * flops,
@@ -233,25 +246,10 @@ class _Pricer:
             )
 
     def _gradient_sums(self, node: fx.Node) -> _Kernels:
-        """Return the kernels that add gradients up, which belong to no operator.
-
-        Each reader of a parameter adds its share to the parameter's gradient; a result
-        with several readers gets the sum of what each sends back.
-        """
-        sums: _Kernels = Counter()
-        if not _trains(node):
-            return sums
-        for weight in self._weights[node]:
-            if weight.trainable:
-                sums[Kernel(nbytes=_ADD_TRAFFIC * weight.nbytes)] += 1
-        readers = sum(_trains(user) and not takes_part(user) for user in node.users)
-        if readers > 1:
-            sums[Kernel(nbytes=_ADD_TRAFFIC * _output_bytes(node))] += readers - 1
-        return sums
-
-
-def _trains(node: fx.Node) -> bool:
-    return any(meta.requires_grad for meta in info(node).outputs)
+        """Return the kernels that add gradients up, of parameters and of results."""
+        if not trains(node):
+            return Counter()
+        return accumulations(self._weights[node], self._graph.dtype) + result_sums(node)
 
 
 def _output_bytes(node: fx.Node) -> int:

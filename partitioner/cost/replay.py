@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from partitioner.capture.grouped import GroupedFakes
 from partitioner.capture.untouched import untouched
 from partitioner.cost.kernels import KernelTrace
-from partitioner.cost.leaves import leaf_call, leaf_key, random_numbers
+from partitioner.cost.leaves import ByIdentity, leaf_call, leaf_key, random_numbers
 from partitioner.cost.units import used_results
 from partitioner.graph import Region, TensorMeta, info
 
@@ -276,6 +276,6 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, slice):
         return ("slice", *map(_frozen, (value.start, value.stop, value.step)))
     if isinstance(value, torch.Tensor):
-        return id(value)
+        return ByIdentity(value)
     # 1, 1.0 and True are equal but not the same argument.
     return value if isinstance(value, Slot) else (type(value), value)

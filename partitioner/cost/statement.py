@@ -65,7 +65,7 @@ def problem(
         units=tuple(
             _units(costed, found, owners, blocks, stages=stages, optimizer=optimizer)
         ),
-        values=tuple(_values(costed, found)),
+        values=(*_values(costed, found), *_openings(costed, found)),
         stages=stages,
         micro_batches=micro_batches,
         in_flight=in_flight(stages, micro_batches),
@@ -196,6 +196,22 @@ def _values(costed: CostedGraph, found: Units) -> Iterable[Value]:
                 hop_s=both_s,
                 wire_bytes=nbytes,
                 gradient_hop_s=both_s - message_s(costed.profile, nbytes),
+            )
+
+
+def _openings(costed: CostedGraph, found: Units) -> Iterable[Value]:
+    """State what a cut inside a module costs: a value of no bytes from end to end.
+
+    Both stages next to a boundary pay for what crosses it: half of the price each.
+    """
+    for opening in costed.openings:
+        first, last = found.unit_of[opening.first], found.unit_of[opening.last]
+        if first != last and opening.seconds:
+            yield Value(
+                producer=first,
+                consumers=(last,),
+                hop_s=opening.seconds / 2,
+                wire_bytes=0,
             )
 
 

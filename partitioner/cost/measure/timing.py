@@ -1,0 +1,145 @@
+"""Seconds of one call and of its backward, on a GPU's clock or the CPU's."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from partitioner.cost.measurements import Timing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Call", "Timer"]
+
+_WARM_UP = 4
+_REPEATS = 21
+_BUDGET_S = 1.0
+"""What one call may be repeated for; at least ``_FEWEST`` repeats are taken."""
+_FEWEST = 5
+_CACHE_BYTES = 2**28
+"""Written between two runs of one operation, so that none finds its inputs in the
+cache: more than the last-level cache of any device here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Something to time.
+
+    Args:
+        run: Takes what ``inputs`` made.
+        inputs: Makes the arguments anew, outside of what is timed.
+        leaves: Tensors whose gradient backward computes.
+    """
+
+    run: Callable[[Any], Any]
+    inputs: Callable[[], Any]
+    leaves: tuple[Tensor, ...] = ()
+
+
+class Timer:
+    """Times calls on one device.
+
+    Args:
+        device: ``cuda`` or ``cpu``.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._on_gpu = device.type == "cuda"
+        size = _CACHE_BYTES if self._on_gpu else 0
+        self._cache = torch.empty(size, dtype=torch.uint8, device=device)
+        self._idle = Timing(forward_s=0.0)
+        self._idle = self.time(_idle_call(device), alone=True)
+
+    def time(self, call: Call, *, alone: bool) -> Timing:
+        """Return the median seconds of a call, warm.
+
+        Args:
+            call: What to run.
+            alone: Time kernels only, with a cold cache, the host running ahead (a
+                single operation); else runs follow each other as in training, and the
+                host's own time counts where the device waits for it (a block).
+
+        Raises:
+            Exception: Whatever the call raises.
+        """
+        backward = bool(call.leaves)
+        samples = list(self._samples(call, alone=alone, backward=backward))
+        forward_s = statistics.median(sample[0] for sample in samples)
+        backward_s = statistics.median(sample[1] for sample in samples)
+        if alone:  # the clock and an empty graph take time of their own
+            forward_s = max(0.0, forward_s - self._idle.forward_s)
+            backward_s = max(0.0, backward_s - self._idle.backward_s)
+        return Timing(forward_s=forward_s, backward_s=backward_s)
+
+    def _samples(
+        self, call: Call, *, alone: bool, backward: bool
+    ) -> Iterator[tuple[float, float]]:
+        cold = alone and self._on_gpu
+        marks = []
+        started = time.perf_counter()
+        for number in range(_WARM_UP + _REPEATS):
+            once = self._once(call, cold=cold, backward=backward)
+            if number >= _WARM_UP:
+                marks.append(once)
+            spent_s = time.perf_counter() - started
+            if len(marks) >= _FEWEST and spent_s > _BUDGET_S:
+                break
+        if self._on_gpu:
+            torch.cuda.synchronize(self._device)
+        for before, middle, between, after in marks:
+            yield _elapsed_s(before, middle), _elapsed_s(between, after)
+
+    def _once(self, call: Call, *, cold: bool, backward: bool) -> tuple[Any, ...]:
+        inputs = call.inputs()
+        for leaf in call.leaves:
+            leaf.grad = None
+        self._flush(cold=cold)
+        with torch.set_grad_enabled(backward):
+            before = self._mark()
+            result = call.run(inputs)
+            middle = self._mark()
+        if not backward:
+            return before, middle, middle, middle
+        roots = [one for one in tree_leaves(result) if _trains(one)]
+        gradients = [torch.ones_like(root) for root in roots]
+        self._flush(cold=cold)
+        between = self._mark()
+        if roots:
+            torch.autograd.backward(roots, gradients)
+        return before, middle, between, self._mark()
+
+    def _flush(self, *, cold: bool) -> None:
+        if cold:
+            self._cache.zero_()
+
+    def _mark(self) -> Any:
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def _idle_call(device: torch.device) -> Call:
+    """Return a call that runs no kernel, forward or backward."""
+    leaf = torch.ones((), device=device, requires_grad=True)
+    return Call(run=lambda x: x.view_as(x), inputs=lambda: leaf, leaves=(leaf,))
+
+
+def _elapsed_s(before: Any, after: Any) -> float:
+    if isinstance(before, float):
+        return float(after - before)
+    milliseconds: float = before.elapsed_time(after)
+    return milliseconds / 1e3
+
+
+def _trains(value: object) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
