@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from partitioner.cost.measure import measure
+from partitioner.cost.measurements import Measurements
 from partitioner.cost.pricing import price
 from partitioner.cost.profiles import DeviceProfile, resolve
 from partitioner.cost.statement import problem, problem_for
@@ -9,7 +11,9 @@ from partitioner.cost.units import Units, units
 
 __all__ = [
     "DeviceProfile",
+    "Measurements",
     "Units",
+    "measure",
     "price",
     "problem",
     "problem_for",

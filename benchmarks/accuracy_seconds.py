@@ -1,0 +1,239 @@
+"""Predicted seconds of a stage next to the stage's own, run alone on this machine.
+
+    python benchmarks/accuracy_seconds.py --models llama-1b vit-large --json out.json
+
+For each model: the stages of a plan, and both stages of every whole-layer cut in two.
+Prices once by measuring the parts and once by the device's profile alone. A stage runs
+as in training: its segments forward and backward, gradients added up as the engine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.models import SHAPES
+from partitioner.capture import capture
+from partitioner.cost import Units, measure, price, problem, resolve
+from partitioner.cost.blocks import outermost_blocks
+from partitioner.emit import Placement, emit
+from partitioner.graph import ModelGraph, info
+from partitioner.runtime.segment import Segment
+from partitioner.solve import score, solve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partitioner.costed import CostedGraph
+
+WARM_UP, REPEATS = 3, 8
+STAGES = 4
+
+
+@dataclass(kw_only=True)
+class Result:
+    """One model: seconds of stages, predicted in two ways and measured."""
+
+    model: str
+    capture_s: float = 0.0
+    measure_s: float = 0.0
+    measured_share: float = 0.0
+    failed: dict[str, str] = field(default_factory=dict)
+    stages: list[dict[str, float]] = field(default_factory=list)
+    cuts: list[dict[str, float]] = field(default_factory=list)
+    unpriced: list[str] = field(default_factory=list)
+
+    def summary(self) -> dict[str, float]:
+        """Return median and worst error of both ways, and the rank correlations."""
+        found = {}
+        for way in ("measured", "profile"):
+            errors = [abs(s[way] / s["real"] - 1) for s in self.stages]
+            found[f"{way}: median error"] = statistics.median(errors)
+            found[f"{way}: worst error"] = max(errors)
+            found[f"{way}: Spearman"] = spearman(
+                [cut[way] for cut in self.cuts], [cut["real"] for cut in self.cuts]
+            )
+        return found
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return the rank correlation of two lists (Spearman, 1904)."""
+    ranks = [torch.tensor(x).argsort().argsort().double() for x in (a, b)]
+    return float(torch.corrcoef(torch.stack(ranks))[0, 1])
+
+
+def examine(name: str, device: torch.device) -> Result:
+    """Plan, price and run one model."""
+    shape = SHAPES[name]
+    inputs = shape.inputs()
+    with torch.device(device):
+        model = shape.build().to(torch.bfloat16)
+    started = time.perf_counter()
+    graph = capture(model, inputs, dtype=torch.bfloat16)
+    result = Result(model=name, capture_s=time.perf_counter() - started)
+    started = time.perf_counter()
+    timings = measure(graph, device=device, cache_folder="/tmp/timings")
+    result.measure_s = time.perf_counter() - started
+    profile = resolve(None)
+    ways = {
+        "measured": price(graph, profile=profile, measurements=timings),
+        "profile": price(graph, profile=profile),
+    }
+    result.measured_share = ways["measured"].measured_share
+    result.failed = dict(timings.failed)
+    result.unpriced = [item.operator for item in ways["profile"].unpriced]
+    tensors = [t.to(device) for t in inputs.values()]
+    statement, units = problem(ways["measured"], stages=STAGES, micro_batches=16)
+    result.stages = rows(ways, units, list(solve(statement).stage_of), STAGES, tensors)
+    for cut in whole_layer_cuts(graph, units):
+        both = rows(ways, units, cut, 2, tensors)
+        result.cuts.append({k: max(row[k] for row in both) for k in both[0]})
+    return result
+
+
+def whole_layer_cuts(graph: ModelGraph, units: Units) -> list[list[int]]:
+    """Return the stage of each unit for every cut in two before a repeated module."""
+    place = {node: i for i, node in enumerate(graph.graph.nodes)}
+    starts = [min(place[n] for n in span.nodes) for span in outermost_blocks(graph)]
+    return [
+        [int(min(place[n] for n in nodes) >= start) for nodes in units.nodes]
+        for start in sorted(starts)[1:]
+    ]
+
+
+def rows(
+    ways: dict[str, CostedGraph],
+    units: Units,
+    stage_of: list[int],
+    stages: int,
+    tensors: Sequence[Tensor],
+) -> list[dict[str, float]]:
+    """Return predicted and real seconds of every stage."""
+    predicted = {way: predict(costed, stage_of, stages) for way, costed in ways.items()}
+    graph = ways["measured"].graph
+    real = run_stages(graph, placement(units, stage_of, stages), tensors)
+    return [
+        {**{way: predicted[way][s] for way in ways}, "real": real[s]}
+        for s in range(stages)
+    ]
+
+
+def predict(costed: CostedGraph, stage_of: list[int], stages: int) -> list[float]:
+    """Return seconds of each stage, forward and backward, nothing sent."""
+    statement, _ = problem(costed, stages=stages, micro_batches=16)
+    found = score(statement, stage_of, [False] * len(stage_of))
+    return [stage.forward_s + stage.backward_s for stage in found.stages]
+
+
+def placement(units: Units, stage_of: Sequence[int], stages: int) -> Placement:
+    """Return the stage of every node."""
+    found = {
+        node: stage_of[unit]
+        for unit, nodes in enumerate(units.nodes)
+        for node in nodes
+        if info(node).kind == "compute"
+    }
+    return Placement(stages=stages, stage_of=found, block_of={})
+
+
+def run_stages(
+    graph: ModelGraph, place: Placement, tensors: Sequence[Tensor]
+) -> list[float]:
+    """Run each stage alone on what the stage before really sends."""
+    layers = emit(graph, place)
+    segments = [
+        Segment(
+            layer.body,
+            receive=layer.receive,
+            send=layer.send,
+            is_first=layer.is_first,
+        ).train()
+        for layer in layers.layers
+    ]
+    received: Any = tuple(tensors[index] for index in layers.first)
+    seconds = []
+    for stage in range(place.stages):
+        part = segments[layers.parts[stage] : layers.parts[stage + 1]]
+        seconds.append(time_stage(part, received))
+        with torch.no_grad():
+            received = forward(part, received)
+    return seconds
+
+
+def forward(segments: Sequence[nn.Module], received: Any) -> Any:
+    """Run the segments of one stage."""
+    value = received
+    for segment in segments:
+        value = segment(value)
+    return value
+
+
+def time_stage(segments: Sequence[nn.Module], received: Any) -> float:
+    """Return the median seconds of one micro-batch, forward and backward."""
+    weights = {p for s in segments for p in s.parameters() if p.requires_grad}
+    totals = {weight: torch.zeros_like(weight) for weight in weights}
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(REPEATS + 1)]
+    for number in range(WARM_UP + REPEATS):
+        if number >= WARM_UP:
+            marks[number - WARM_UP].record()
+        micro_batch(segments, received, totals)
+    marks[-1].record()
+    torch.cuda.synchronize()
+    pairs = itertools.pairwise(marks)
+    seconds = statistics.median(a.elapsed_time(b) / 1e3 for a, b in pairs)
+    for weight in weights:
+        weight.grad = None
+    return seconds
+
+
+def micro_batch(
+    segments: Sequence[nn.Module], received: Any, totals: dict[Tensor, Tensor]
+) -> None:
+    """Run one micro-batch as DeepSpeed's bf16 optimizer has it."""
+    grads = [weight.grad for weight in totals if weight.grad is not None]
+    if grads:
+        torch._foreach_zero_(grads)
+    mine = tuple(
+        t.detach().clone().requires_grad_(t.is_floating_point()) for t in received
+    )
+    out = forward(segments, mine)
+    outputs = [t for t in out if isinstance(t, Tensor) and t.requires_grad]
+    torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
+    with torch.no_grad():
+        for weight, total in totals.items():
+            if weight.grad is not None:
+                total.add_(weight.grad)
+
+
+def main() -> int:
+    """Examine the chosen models and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", default=list(SHAPES))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    device = torch.device("cuda")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bfloat16")
+    results = []
+    for name in options.models:
+        results.append(examine(name, device))
+        print(name, {k: round(v, 3) for k, v in results[-1].summary().items()})
+        if options.json:
+            found = [{**asdict(r), **r.summary()} for r in results]
+            options.json.write_text(json.dumps(found, indent=1))
+        gc.collect()
+        torch.cuda.empty_cache()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
