@@ -3,8 +3,8 @@
     python benchmarks/accuracy_seconds.py --models llama-1b vit-large --json out.json
 
 For each model: the stages of a plan, and both stages of every whole-layer cut in two.
-Prices once by measuring the parts and once by the device's profile alone. A stage runs
-as in training: its segments forward and backward, gradients added up as the engine does.
+Prices once by measuring the parts and once by the device's profile alone. A stage
+runs as in training: forward and backward, gradients added up as the engine does.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def examine(name: str, device: torch.device) -> Result:
     result.measured_share = ways["measured"].measured_share
     result.failed = dict(timings.failed)
     result.unpriced = [item.operator for item in ways["profile"].unpriced]
-    tensors = [t.to(device) for t in inputs.values()]
+    pairs = zip(inputs.values(), graph.inputs, strict=True)
+    tensors = [tensor.to(device, spec.dtype) for tensor, spec in pairs]
     statement, units = problem(ways["measured"], stages=STAGES, micro_batches=16)
     result.stages = rows(ways, units, list(solve(statement).stage_of), STAGES, tensors)
     for cut in whole_layer_cuts(graph, units):
@@ -180,7 +181,9 @@ def forward(segments: Sequence[nn.Module], received: Any) -> Any:
 
 def time_stage(segments: Sequence[nn.Module], received: Any) -> float:
     """Return the median seconds of one micro-batch, forward and backward."""
-    weights = {p for s in segments for p in s.parameters() if p.requires_grad}
+    weights: set[Tensor] = {
+        p for s in segments for p in s.parameters() if p.requires_grad
+    }
     totals = {weight: torch.zeros_like(weight) for weight in weights}
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(REPEATS + 1)]
     for number in range(WARM_UP + REPEATS):
@@ -190,7 +193,7 @@ def time_stage(segments: Sequence[nn.Module], received: Any) -> float:
     marks[-1].record()
     torch.cuda.synchronize()
     pairs = itertools.pairwise(marks)
-    seconds = statistics.median(a.elapsed_time(b) / 1e3 for a, b in pairs)
+    seconds = float(statistics.median(a.elapsed_time(b) / 1e3 for a, b in pairs))
     for weight in weights:
         weight.grad = None
     return seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -23,13 +24,18 @@ class Shape:
     inputs: Callable[[], dict[str, Tensor]]
 
 
+def _model(kind: Callable[[Any], Any], config: Any) -> nn.Module:
+    model: nn.Module = kind(config)
+    return model
+
+
 def _tokens(samples: int, length: int, vocabulary: int) -> dict[str, Tensor]:
     return {"input_ids": torch.randint(vocabulary, (samples, length))}
 
 
 def _gpt2_medium() -> nn.Module:
     config = transformers.GPT2Config(n_embd=1024, n_layer=24, n_head=16)
-    return transformers.GPT2LMHeadModel(config)
+    return _model(transformers.GPT2LMHeadModel, config)
 
 
 def _llama_1b() -> nn.Module:
@@ -38,7 +44,7 @@ def _llama_1b() -> nn.Module:
         num_attention_heads=32, num_key_value_heads=8, vocab_size=128256,
         max_position_embeddings=4096, tie_word_embeddings=False,
     )  # fmt: skip
-    return transformers.LlamaForCausalLM(config)
+    return _model(transformers.LlamaForCausalLM, config)
 
 
 def _vit_large() -> nn.Module:
@@ -46,12 +52,12 @@ def _vit_large() -> nn.Module:
         hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
         intermediate_size=4096, num_labels=1000,
     )  # fmt: skip
-    return transformers.ViTForImageClassification(config)
+    return _model(transformers.ViTForImageClassification, config)
 
 
 def _resnet_152() -> nn.Module:
     config = transformers.ResNetConfig(depths=[3, 8, 36, 3], num_labels=1000)
-    return transformers.ResNetForImageClassification(config)
+    return _model(transformers.ResNetForImageClassification, config)
 
 
 def _t5_large() -> nn.Module:
@@ -59,7 +65,7 @@ def _t5_large() -> nn.Module:
         d_model=1024, d_kv=64, d_ff=4096, num_layers=24, num_decoder_layers=24,
         num_heads=16, vocab_size=32128, decoder_start_token_id=0,
     )  # fmt: skip
-    return transformers.T5ForConditionalGeneration(config)
+    return _model(transformers.T5ForConditionalGeneration, config)
 
 
 def _t5_inputs() -> dict[str, Tensor]:

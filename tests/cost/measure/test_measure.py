@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from partitioner.capture import capture
+from partitioner.cost import measure, price, resolve
+from partitioner.cost.measurements import Measurements
+from partitioner.cost.work import Work
+from partitioner.graph import ModelGraph
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x):
+        return x + self.down(torch.relu_(self.up(self.norm(x))))
+
+
+class Stack(nn.Module):
+    def __init__(self, layers: int = 3) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+        self.head = nn.Linear(32, 50)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def recorded(layers: int = 3, device: str = "cpu") -> ModelGraph:
+    with torch.device(device):
+        model = Stack(layers)
+    return capture(model, torch.arange(16).reshape(2, 8))
+
+
+@pytest.fixture(scope="module")
+def graph() -> ModelGraph:
+    return recorded()
+
+
+@pytest.fixture(scope="module")
+def timings(graph, tmp_path_factory) -> Measurements:
+    return measure(graph, device="cpu", cache_folder=tmp_path_factory.mktemp("cache"))
+
+
+def test_equal_layers_are_timed_once(graph, timings):
+    names = [signature.split()[0] for signature in timings.blocks]
+    assert names == ["Layer"]
+    linears = [key for key in timings.nodes if key.startswith("Linear ")]
+    assert len(linears) == 3  # up, down, head
+    assert not timings.failed
+
+
+def test_signatures_do_not_depend_on_weights_or_objects(graph):
+    again = recorded()
+    first, second = Work(graph, compiled=False), Work(again, compiled=False)
+    pairs = zip(graph.graph.nodes, again.graph.nodes, strict=True)
+    assert all(first.of_node(a) == second.of_node(b) for a, b in pairs)
+    assert first.of_block(graph.spans[0]) == second.of_block(again.spans[0])
+
+
+def test_a_block_that_is_compiled_is_another_block(graph):
+    eager, compiled = Work(graph, compiled=False), Work(graph, compiled=True)
+    span = graph.spans[0]
+    assert eager.of_block(span) != compiled.of_block(span)
+
+
+def test_a_deeper_model_needs_no_new_timing(timings, tmp_path):
+    timings.save(tmp_path / "costs.json")
+    deeper = recorded(layers=5, device="meta")
+    costed = price(
+        deeper,
+        profile=resolve("cpu"),
+        measurements=Measurements.load(tmp_path / "costs.json"),
+    )
+    assert costed.measured_share == pytest.approx(1.0)
+
+
+def test_a_block_takes_the_time_that_it_took_whole(graph, timings):
+    costed = price(graph, profile=resolve("cpu"), measurements=timings)
+    block = next(iter(timings.blocks.values()))
+    for span in graph.spans[:1]:
+        forward_s = sum(costed.costs[node].forward_s for node in span.nodes)
+        assert forward_s == pytest.approx(block.forward_s)
+
+
+def test_what_was_not_measured_is_priced_by_the_profile(graph, timings):
+    half = timings.only(key for key in timings.nodes if "Embedding" in key)
+    costed = price(graph, profile=resolve("cpu"), measurements=half)
+    plain = price(graph, profile=resolve("cpu"))
+    assert 0 < costed.measured_share < 1
+    head = next(n for n in graph.graph.nodes if n.target == "head")
+    assert costed.costs[head].forward_s == plain.costs[head].forward_s
+
+
+def test_flops_and_bytes_stay_as_they_were(graph, timings):
+    costed = price(graph, profile=resolve("cpu"), measurements=timings)
+    plain = price(graph, profile=resolve("cpu"))
+    assert costed.total.forward_flops == plain.total.forward_flops
+    assert costed.total.saved_bytes == plain.total.saved_bytes
+
+
+def test_the_model_is_left_alone(tmp_path):
+    graph = recorded(layers=1)
+    before = copy.deepcopy(graph.model.state_dict())
+    flags = [module.training for module in graph.model.modules()]
+    measure(graph, device="cpu", cache_folder=tmp_path)
+    after = graph.model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert flags == [module.training for module in graph.model.modules()]
+    assert all(p.grad is None for p in graph.model.parameters())
+
+
+def test_what_was_timed_is_not_timed_again(graph, timings, tmp_path, monkeypatch):
+    first = measure(graph, device="cpu", cache_folder=tmp_path)
+    stored = next(tmp_path.glob("*.json")).read_bytes()
+    second = measure(graph, device="cpu", cache_folder=tmp_path)
+    assert second == first
+    assert next(tmp_path.glob("*.json")).read_bytes() == stored
+
+
+class Refuses(nn.Module):
+    """Runs on the recording's fakes, and on no random number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(32, 32)
+
+    def forward(self, x):
+        order = torch.arange(x.shape[0]) * 7
+        return self.linear(torch.nn.functional.embedding(order, x))
+
+
+def test_what_cannot_be_timed_says_why(tmp_path):
+    table = torch.randn(8, 32)
+    model = nn.Sequential(Refuses())
+    with pytest.raises(IndexError):
+        model(table)
+    graph = capture(model, table)
+    found = measure(graph, device="cpu", cache_folder=tmp_path)
+    assert any("IndexError" in reason for reason in found.failed.values())
