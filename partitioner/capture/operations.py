@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode
 
 from partitioner.capture.ambient import Ambient, ambient
+from partitioner.capture.asked import AskedGradients
 from partitioner.capture.checks import CHECK
 from partitioner.capture.counters import Counters
 from partitioner.capture.draws import Range, drawn_range, is_decided
@@ -41,7 +42,7 @@ from partitioner.capture.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
@@ -92,6 +93,7 @@ class OperationRecorder(TorchFunctionMode):
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.recording = Recording(calls=[], spans=[], output=None)
         self.values = Values(model, fakes, self.recording)
+        self.asked = AskedGradients(self.values)
         self.registered = RegisteredWeights(model)
         self.counters = Counters(model)
         self.calls_of: dict[str, int] = {}
@@ -148,8 +150,13 @@ class OperationRecorder(TorchFunctionMode):
         name = function_name(func)
         tensors = tensors_in((args, kwargs))
         self._check_read(name, args, tensors)
+        if self.asked.are_seen(name, tensors):
+            self._check_asked(tensors)
         if name in QUERIES:
             return func(*args, **kwargs)
+        if self.asked.leaves_out(name, args):
+            self._note_asked()
+            return None
         self._check_effect(name, func)
         kind, target, encoded = as_target(func, name, args)
         call = self._begin(kind, target, name, encoded, kwargs)
@@ -157,6 +164,7 @@ class OperationRecorder(TorchFunctionMode):
             self._note_decided(name, args)
             tensors = []  # the answer is no random number
         out = self._run(call, lambda: func(*args, **kwargs), tensors, name)
+        self.asked.follow(tensors, out)
         if call.draws:
             self._note_range(out, drawn_range(name, args, kwargs))
         return out
@@ -207,6 +215,17 @@ class OperationRecorder(TorchFunctionMode):
             )
         if self.values.is_random(tensors):
             raise self._uses_random(name)
+
+    def _note_asked(self) -> None:
+        self.recording.notes.append(
+            f"{self.frames[-1].path or 'the root'} asks for the gradient of a value "
+            f"({user_source()}): it reaches no weight, so it is left out"
+        )
+
+    def _check_asked(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse to hand on a value whose ``requires_grad`` was left out."""
+        if self.asked.among(tensors):
+            raise self._leaf_needed("a tensor's .requires_grad is assigned")
 
     def _uses_random(self, name: str) -> LeafNeeded:
         return self._leaf_needed(

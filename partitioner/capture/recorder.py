@@ -130,8 +130,12 @@ class Recorder(OperationRecorder):
             self.counters.accept(module)
             return out
 
-        tensors = [*tensors_in((args, kwargs)), *buffers.values()]
-        return self._run(call, run_leaf, tensors, frame.path)
+        given = tensors_in((args, kwargs))
+        if frame.path in self.leaves:
+            self._check_asked(given)
+        out = self._run(call, run_leaf, [*given, *buffers.values()], frame.path)
+        self.asked.follow(given, out)
+        return out
 
     def _fake_or_real(self, run: Run, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run a leaf on fakes, or on random numbers if fakes cannot run it."""
@@ -210,6 +214,7 @@ class Recorder(OperationRecorder):
         buffers = dict(module.named_buffers(recurse=False))
         attributes = dict(module.__dict__)
         out = run()
+        self._check_asked(tensors_in(out))
         path, source = self.frames[-1].path, forward_source(module)
         self._check_modes()
         if marks != generator_marks():

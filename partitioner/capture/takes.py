@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from partitioner.capture.align import Difference, differing_modules
 from partitioner.capture.merge import (
     MismatchError,
     check_sizes,
@@ -91,22 +92,32 @@ def _both_modes(session: Session) -> tuple[Recording, Recording]:
         try:
             merge_modes(train.copy(), evaluation)
         except MismatchError as mismatch:
-            reason = f"train and eval mode differ: {mismatch.reason}"
-            session.require_leaf(_leaf_around(train, mismatch, reason))
+            for needed in _modes_differ(train, evaluation, mismatch):
+                session.require_leaf(needed)
         if leaves == len(session.leaves):
             return train, evaluation
 
 
-def _leaf_around(
-    recording: Recording, mismatch: MismatchError, reason: str
-) -> LeafNeeded:
-    """Ask for the innermost module call around a difference to become a leaf."""
-    inner = ""
-    for span in recording.spans:
-        if span.start <= mismatch.position < span.end:
-            inner = span.path
+def _modes_differ(
+    train: Recording, evaluation: Recording, mismatch: MismatchError
+) -> list[LeafNeeded]:
+    """Ask for every module whose own code differs by mode to become a leaf.
+
+    All at once, since each may cost a recording: a vision model leaves out dozens of
+    blocks by chance. Where only arguments differ, the innermost call around them.
+    """
+    found = differing_modules(train, evaluation)
+    if not found:
+        inner = ""
+        for span in train.spans:
+            if span.start <= mismatch.position < span.end:
+                inner = span.path
+        found = {inner: Difference(mismatch.reason, mismatch.source)}
     hint = "move the part that differs into a submodule of its own"
-    return LeafNeeded(inner, reason, mismatch.source, hint)
+    return [
+        LeafNeeded(path, f"train and eval mode differ: {how.reason}", how.source, hint)
+        for path, how in found.items()
+    ]
 
 
 def _other_sizes(

@@ -92,6 +92,14 @@ class Values:
         """Whether ``tensor`` is a result, an input or a weight."""
         return id(tensor) in self._refs or id(tensor) in self.fakes.names
 
+    def is_made_here(self, tensor: torch.Tensor) -> bool:
+        """Whether an operation of the forward made ``tensor``, and no weight's view."""
+        ref = self._refs.get(id(tensor))
+        if ref is None or self.storage_of(tensor) in self.weight_storages:
+            return False
+        kinds = ("function", "method", "module")
+        return self.recording.calls[ref.call].kind in kinds
+
     def know(self, tensor: torch.Tensor, ref: Ref) -> None:
         """Remember which result ``tensor`` is."""
         self._refs[id(tensor)] = ref

@@ -61,8 +61,7 @@ def recording(*calls: Call, output: Any = None, spans: Any = ()) -> Recording:
 def span(path: str, start: int, end: int, output: Any = None, **fields: Any):
     return SpanRecord(
         path=path, call=0, start=start, end=end, args=(), kwargs={},
-        output=structure(output), region=Region(), parent=None,
-        **fields,
+        output=structure(output), region=Region(), **({"parent": None} | fields),
     )  # fmt: skip
 
 

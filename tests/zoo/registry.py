@@ -9,7 +9,9 @@ from tests.zoo import (
     forms,
     multimodal,
     recurrent,
+    seq2seq,
     state,
+    vision,
 )
 from tests.zoo.entry import Entry, Missing
 
@@ -22,6 +24,8 @@ FAMILIES = (
     forms,
     causal,
     encoders,
+    seq2seq,
+    vision,
     multimodal,
 )
 
