@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import torch
     from torch import fx, nn
 
+    from partitioner.runtime.guards import SizeGuard, WeightGuards
+
 __all__ = [
     "Constraints",
     "InputSpec",
@@ -185,6 +187,10 @@ class ModelGraph:
     """Objects whose ``use_cache`` is switched off while the model runs."""
     assumptions: tuple[str, ...] = ()
     """What the recording took for granted, in words."""
+    guards: tuple[SizeGuard, ...] = ()
+    """What Python decided by the free sizes; checked for every batch."""
+    weight_guards: WeightGuards | None = None
+    """What was taken for granted of the weights; checked at the first batch."""
     fingerprint: str = ""
     """Hash of nodes, arguments and weights' shapes."""
 

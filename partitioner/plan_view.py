@@ -185,6 +185,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
             {"parameter": tie.name, "stages": list(tie.stages)}
             for tie in plan.layers.ties
         ],
+        "guards": [_lists(asdict(guard)) for guard in plan.graph.guards],
         "assumptions": list(plan.graph.assumptions),
         "warnings": list(plan.assignment.warnings),
         "unpriced": [

@@ -14,7 +14,7 @@ from partitioner.runtime.segment import SegmentBody, SegmentProgram
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from partitioner.runtime.batch import LabelsLayout
+    from partitioner.runtime.labels import LabelsLayout
 
 __all__ = ["LossHead"]
 

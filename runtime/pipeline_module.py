@@ -21,6 +21,8 @@ from partitioner.runtime.ties import ParameterTie, check_ties, sum_tied_gradient
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from partitioner.runtime.guards import WeightGuards
+
 __all__ = ["ParameterTie", "PartitionedPipelineModule"]
 
 # Before, gradients were scaled by 1/micro-batches again at each earlier stage.
@@ -36,6 +38,8 @@ class PartitionedPipelineModule(PipelineModule):
             runs segments ``parts[s]`` to ``parts[s + 1] - 1``.
         ties: Parameters that live on several stages.
         loss_head: The loss on the last stage.
+        guards: What must hold of the parameters when the first batch runs, after
+            DeepSpeed has cast and moved them.
         **pipeline_module_kwargs: Further options of PipelineModule.
 
     Raises:
@@ -52,6 +56,7 @@ class PartitionedPipelineModule(PipelineModule):
         parts: tuple[int, ...],
         ties: tuple[ParameterTie, ...] = (),
         loss_head: LossHead,
+        guards: WeightGuards | None = None,
         **pipeline_module_kwargs: Any,
     ) -> None:
         _check_version()
@@ -63,6 +68,7 @@ class PartitionedPipelineModule(PipelineModule):
         self._planned_parts = list(parts)
         self._ties = tuple(sorted(ties, key=lambda tie: tie.name))
         self._tied_parameters: dict[str, Any] = {}
+        self._guards = guards
         with _quiet():
             super().__init__(
                 layers=layers,
@@ -80,6 +86,18 @@ class PartitionedPipelineModule(PipelineModule):
         if isinstance(self.loss_fn, LossHead):
             self.loss_fn.train(mode)
         return self
+
+    def forward(self, forward_input: Any) -> Any:
+        """Run the stage; before the first batch check its parameters.
+
+        Raises:
+            RuntimeGuardError: They have another dtype than in the recording.
+        """
+        if self._guards is not None:
+            for layer in self.forward_funcs:
+                self._guards.check(layer.named_parameters(remove_duplicate=False))
+            self._guards = None
+        return super().forward(forward_input)
 
     def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, Any]]:
         """Sum the gradients of tied parameters, and leave none to the engine.

@@ -13,6 +13,7 @@ from partitioner.capture.casts import cast_notes
 from partitioner.capture.classify import classify
 from partitioner.capture.constraints import resolve_constraints, together
 from partitioner.capture.effects import find_effects
+from partitioner.capture.fakes import model_device
 from partitioner.capture.inputs import resolve_example
 from partitioner.capture.overlaps import (
     overlap_groups,
@@ -22,6 +23,7 @@ from partitioner.capture.overlaps import (
 from partitioner.capture.takes import Takes, record_all
 from partitioner.errors import OptionError
 from partitioner.graph import ModelGraph, info
+from partitioner.runtime.guards import WeightGuards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,6 +97,12 @@ def capture(
         constraints=constraints,
         configs=takes.configs,
         assumptions=tuple(dict.fromkeys(notes)),
+        guards=takes.guards,
+        weight_guards=WeightGuards(
+            dtypes=_recorded_dtypes(model, dtype),
+            device_type=model_device(model).type,
+            device_reads=takes.device_reads,
+        ),
         fingerprint=fingerprint(graph, model),
     )
 
@@ -110,6 +118,15 @@ def _parameter_dtype(model: nn.Module) -> torch.dtype:
         if parameter.is_floating_point():
             return parameter.dtype
     return torch.get_default_dtype()
+
+
+def _recorded_dtypes(
+    model: nn.Module, dtype: torch.dtype | None
+) -> dict[str, torch.dtype]:
+    return {
+        name: dtype if dtype and parameter.is_floating_point() else parameter.dtype
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+    }
 
 
 def _constants(takes: Takes) -> dict[str, torch.Tensor]:

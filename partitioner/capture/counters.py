@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-__all__ = ["Counters"]
+from partitioner.capture.tree import is_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Counters", "set_attributes"]
 
 NUMBERS = (bool, int, float, complex, str)
 CONTAINERS = (list, tuple, set, frozenset)
@@ -101,3 +106,14 @@ def _differs(before: Any, after: Any) -> bool:
     if before is after or after is _MISSING:
         return False
     return repr(before) != repr(after)  # as text: True == 1, and nan != nan
+
+
+def set_attributes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the attributes that a forward has set."""
+    missing = object()
+    return [
+        name
+        for name, value in after.items()
+        if (old := before.get(name, missing)) is not value
+        and not (is_plain(value) and is_plain(old) and value == old)
+    ]

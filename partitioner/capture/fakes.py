@@ -21,6 +21,7 @@ __all__ = [
     "caches_off",
     "fake_weights",
     "make_fake",
+    "model_device",
     "refresh_flat_weights",
 ]
 

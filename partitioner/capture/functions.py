@@ -37,8 +37,9 @@ READS = frozenset(
 QUERIES = frozenset(
     (
         "__dir__", "__format__", "__get__device", "__get__dtype", "__get__grad_fn",
-        "__get__is_cuda", "__get__is_leaf", "__get__is_meta", "__get__itemsize",
-        "__get__layout", "__get__nbytes", "__get__ndim", "__get__requires_grad",
+        "__get__is_cpu", "__get__is_cuda", "__get__is_leaf", "__get__is_meta",
+        "__get__itemsize", "__get__layout", "__get__nbytes", "__get__ndim",
+        "__get__requires_grad",
         "__get__shape", "__hash__", "__len__", "__repr__", "broadcast_shapes",
         "can_cast", "data_ptr", "dim", "element_size", "finfo", "get_device", "iinfo",
         "is_complex", "is_contiguous", "is_floating_point", "is_inference",

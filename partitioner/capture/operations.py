@@ -32,6 +32,8 @@ from partitioner.capture.grouped import GROUPED, GroupedFakes
 from partitioner.capture.modes import current_region
 from partitioner.capture.records import Call, DeviceRef, Recording, Ref
 from partitioner.capture.registered import RegisteredWeights
+from partitioner.capture.size_log import SIZE_QUERIES, SizeLog
+from partitioner.capture.tracked import plain
 from partitioner.capture.tree import flatten, map_tree
 from partitioner.capture.values import (
     UnknownTensorError,
@@ -58,6 +60,9 @@ __all__ = [
 
 GRADIENTS = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
 """Functions that walk the graph of what was computed before, unseen by a cut."""
+
+DEVICE_QUERIES = frozenset(("__get__is_cpu", "__get__is_cuda", "get_device"))
+"""Queries that tell the kind of device."""
 
 NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -108,6 +113,7 @@ class OperationRecorder(TorchFunctionMode):
         self.modes = 0  # function modes that were on then
         self.needs_numbers = False  # the current call looked at a tensor's numbers
         self.silent = False  # inside a leaf, or at our own work
+        self.sizes: SizeLog | None = None  # what Python does with sizes
 
     # -- values -----------------------------------------------------------------------
 
@@ -147,13 +153,15 @@ class OperationRecorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.silent:
             return func(*args, **kwargs)
+        args, kwargs = plain((args, kwargs))
         name = function_name(func)
         tensors = tensors_in((args, kwargs))
         self._check_read(name, args, tensors)
         if self.asked.are_seen(name, tensors):
             self._check_asked(tensors)
         if name in QUERIES:
-            return func(*args, **kwargs)
+            found = func(*args, **kwargs)
+            return self._followed(name, (*args, *kwargs.values()), found)
         if self.asked.leaves_out(name, args):
             self._note_asked()
             return None
@@ -168,6 +176,22 @@ class OperationRecorder(TorchFunctionMode):
         if call.draws:
             self._note_range(out, drawn_range(name, args, kwargs))
         return out
+
+    def module_path(self) -> str:
+        """Return the path of the module call that is running."""
+        return self.frames[-1].path
+
+    def _followed(self, name: str, args: tuple[Any, ...], out: Any) -> Any:
+        """Return sizes of recorded tensors as numbers that are followed."""
+        if name in DEVICE_QUERIES:
+            query = name.removeprefix("__get__")
+            self.recording.device_reads.append(f"{query} is {out}, {user_source()}")
+        if self.sizes is None or name not in SIZE_QUERIES or not args:
+            return out
+        ref = self.values.result_of(args[0])
+        if ref is None:
+            return out
+        return self._unrecorded(self.sizes.follow, ref, name, args, out)
 
     def _is_decided(self, name: str, args: tuple[Any, ...]) -> bool:
         """Whether this compares a random number with one that it never reaches."""
@@ -198,6 +222,7 @@ class OperationRecorder(TorchFunctionMode):
         """Record a custom autograd function as one operation: its backward counts."""
         if self.silent:
             return apply(*args, **kwargs)
+        args, kwargs = plain((args, kwargs))
         name = cls.__name__
         tensors = tensors_in((args, kwargs))
         call = self._begin("function", custom_function(cls), name, args, kwargs)

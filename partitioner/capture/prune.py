@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from partitioner.capture.records import Call, Recording, Ref
+from partitioner.capture.records import Call, DroppedRef, Recording, Ref
 from partitioner.capture.tree import leaves, map_tree, relabel
 
 if TYPE_CHECKING:
@@ -21,8 +21,18 @@ def prune(recording: Recording) -> Recording:
     order = sorted(live, key=lambda old: (_place(recording, old, first_reader), old))
     number = {old: new for new, old in enumerate(order)}
 
+    dropped = {
+        old: call.id for old, call in enumerate(recording.calls) if old not in live
+    }
+
     def leaf(value: Any) -> Any:
         return replace(value, call=number[value.call]) if _is_ref(value) else value
+
+    def read(ref: Ref | DroppedRef) -> Ref | DroppedRef:
+        if isinstance(ref, DroppedRef):
+            return ref
+        known = _known(ref, number)
+        return known or DroppedRef(dropped[ref.call], ref.path)
 
     def tree(value: Any) -> Any:
         return map_tree(leaf, value)
@@ -42,7 +52,17 @@ def prune(recording: Recording) -> Recording:
         spans=recording.spans,
         output=relabel(recording.output, leaf),
         notes=recording.notes,
+        device_reads=recording.device_reads,
         weight_storages=recording.weight_storages,
+        sizes=replace(
+            recording.sizes,
+            reads=[(read(ref), dim) for ref, dim in recording.sizes.reads],
+        ),
+        dropped_shapes={
+            DroppedRef(name, path): meta.shape
+            for old, name in dropped.items()
+            for path, meta in recording.calls[old].outputs
+        },
     )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from partitioner.capture.ambient import ambient, function_modes, kept_ambient
 from partitioner.capture.checks import recorded_checks
+from partitioner.capture.counters import set_attributes
 from partitioner.capture.frames import Frame, forward_source, user_source
 from partitioner.capture.functions import tensors_in
 from partitioner.capture.leaves import Known, is_leaf, run_for_real, why_whole
@@ -28,6 +29,8 @@ from partitioner.capture.operations import (
     opaque_encoded,
 )
 from partitioner.capture.records import Call, Recording, Ref, SpanRecord
+from partitioner.capture.size_log import SizeLog
+from partitioner.capture.tracked import followed_ranges, plain
 from partitioner.capture.tree import Opaque, is_plain, template
 
 if TYPE_CHECKING:
@@ -99,6 +102,7 @@ class Recorder(OperationRecorder):
     def _call_leaf(
         self, run: Run, module: nn.Module, frame: Frame, args: Any, kwargs: Any
     ) -> Any:
+        args, kwargs = plain((args, kwargs))
         identity = f"{frame.path}@{frame.call}"
         call = Call(
             id=identity,
@@ -181,7 +185,7 @@ class Recorder(OperationRecorder):
     def _call_span(
         self, run: Run, module: nn.Module, frame: Frame, args: Any, kwargs: Any
     ) -> Any:
-        args_, kwargs_ = self._encode(tuple(args)), self._encode(dict(kwargs))
+        args_, kwargs_ = self._encode(plain((tuple(args), dict(kwargs))))
         opened_because = opaque_encoded((args_, kwargs_))
         swapped = self.registered.swapped(module)
         if swapped:
@@ -226,7 +230,7 @@ class Recorder(OperationRecorder):
                 reason = f"it replaces its buffer {name!r} by a new tensor"
                 raise LeafNeeded(path, reason, source, "write it in place (copy_)")
         self._check_counters(module, path)
-        changed = _changed(attributes, module.__dict__)
+        changed = self._unrecorded(set_attributes, attributes, module.__dict__)
         if changed:
             self.recording.notes.append(
                 f"{path or 'the root'} changes {', '.join(changed)} in its forward "
@@ -236,6 +240,7 @@ class Recorder(OperationRecorder):
         return out
 
     def _output_leaf(self, value: Any) -> Any:
+        value = plain(value)
         if isinstance(value, torch.Tensor):
             return self._encode(value)
         return value if is_plain(value) else Opaque(value)
@@ -256,7 +261,8 @@ class Recorder(OperationRecorder):
             model: The module.
             args: Its positional arguments, with fakes.
             kwargs: Its keyword arguments, with fakes.
-            watched: Whether to note draws, batch statistics and what autograd saves.
+            watched: Whether to note draws, batch statistics, what autograd saves and
+                what Python decides by sizes.
         """
         watches = ExitStack()
         if watched:
@@ -264,6 +270,8 @@ class Recorder(OperationRecorder):
             watches.enter_context(hooks(self._on_saved, lambda tensor: tensor))
             watch = OperatorWatch(self._on_draw, self._on_write, self._on_read)
             watches.enter_context(watch)
+            watches.enter_context(followed_ranges())
+            self.sizes = SizeLog(self)
         if reason := why_whole(model):
             hint = "only a submodule may be so: the root has to be recorded through"
             raise LeafNeeded("", reason, forward_source(model), hint)
@@ -273,6 +281,9 @@ class Recorder(OperationRecorder):
             out = self._run_through(lambda: model(*args, **kwargs), model)
             self.recording.output = template(out, self._root_output)
         self.recording.weight_storages = self.values.weight_storages
+        if self.sizes is not None:
+            self.silent = True  # a size that the model has kept is a plain number now
+            self.recording.sizes = self.sizes.reading()
         return self.recording
 
     def _root_output(self, value: Any) -> Any:
@@ -300,14 +311,3 @@ class Recorder(OperationRecorder):
     def _on_write(self, tensor: torch.Tensor) -> None:
         if self.current is not None:
             self.written.add(self.values.storage_of(tensor))
-
-
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the attributes that a forward has set."""
-    missing = object()
-    return [
-        name
-        for name, value in after.items()
-        if (old := before.get(name, missing)) is not value
-        and not (is_plain(value) and is_plain(old) and value == old)
-    ]

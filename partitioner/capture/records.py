@@ -12,7 +12,16 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["Call", "DeviceRef", "Recording", "Ref", "SpanRecord"]
+__all__ = [
+    "Call",
+    "Decision",
+    "DeviceRef",
+    "DroppedRef",
+    "Recording",
+    "Ref",
+    "SizeReading",
+    "SpanRecord",
+]
 
 Path = tuple[tuple[str, Any], ...]
 """Steps into a nested value: ("item", key) or ("attr", name)."""
@@ -23,6 +32,14 @@ class Ref:
     """A tensor in an argument tree: result ``path`` of call number ``call``."""
 
     call: int
+    path: Path = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedRef:
+    """A tensor that is no part of the result: of a call that was dropped, by its id."""
+
+    call: str
     path: Path = ()
 
 
@@ -73,6 +90,35 @@ class SpanRecord:
     opened_because: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One comparison of sizes that Python made, or one rounding it relied on."""
+
+    relation: str
+    left: Any
+    right: Any
+    outcome: bool
+    module: str
+    source: str
+    rounded: bool = False
+    """Python did not compare: it rounded, and the result may go anywhere."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SizeReading:
+    """What one forward read of sizes and did by them.
+
+    Expressions are those of :mod:`partitioner.runtime.guards`, with ``("read", i)`` for
+    the i-th read.
+    """
+
+    reads: list[tuple[Ref | DroppedRef, int]] = field(default_factory=list)
+    """(tensor, dimension)"""
+    decisions: list[Decision] = field(default_factory=list)
+    escapes: dict[str, Any] = field(default_factory=dict)
+    """Line at which a size becomes a number that is not followed → expression."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Recording:
     """One execution of the forward: calls in program order, module calls, result."""
@@ -83,6 +129,10 @@ class Recording:
     notes: list[str] = field(default_factory=list)
     weight_storages: dict[int, str] = field(default_factory=dict)
     """Storage number → name of the parameter or buffer it belongs to."""
+    sizes: SizeReading = field(default_factory=SizeReading)
+    dropped_shapes: dict[DroppedRef, tuple[int, ...]] = field(default_factory=dict)
+    device_reads: list[str] = field(default_factory=list)
+    """Where Python asked for the kind of device, in words."""
 
     def copy(self) -> Recording:
         """Copy what merging changes."""

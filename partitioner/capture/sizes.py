@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
+
     from partitioner.graph import InputSpec
 
-__all__ = ["FreeSize", "SizeExpr", "candidates", "fit"]
+__all__ = ["FreeSize", "SizeExpr", "as_recorded", "candidates", "fit", "size_notes"]
 
 SMALLEST_HALVED = 6
 MAX_FREE_SIZES = 5
@@ -30,8 +32,8 @@ class FreeSize:
     """Size in the second recording."""
     larger: int
     """Size in the recording that checks the expressions."""
-    even: int | None = None
-    """Another second size, for models that take no odd one."""
+    fallback: int | None = None
+    """Another second size, for models that take no odd one or no single sample."""
 
     def describe(self, inputs: Sequence[InputSpec]) -> str:
         """Return ``dimension 1 of input_ids, attention_mask (16)``."""
@@ -79,18 +81,23 @@ def candidates(inputs: Sequence[InputSpec]) -> list[FreeSize]:
 def _free_size(
     dims: tuple[tuple[int, int], ...], size: int, *, is_batch: bool
 ) -> FreeSize:
-    """Choose other sizes: one more sample; about half of a length, and the double.
+    """Choose other sizes: a single sample; about half of a length, and the double.
 
+    One, because code likes to ask whether there is one, mostly to no effect.
     Half, because a model that accepts a length accepts shorter ones (tables of
     positions end). Odd where it can be, since rounding up and down differ there. The
     double shows lengths that stop following: ``min(length, 512)``.
     """
-    if is_batch or size < SMALLEST_HALVED:
+    if is_batch and size > 1:
+        return FreeSize(
+            dims=dims, value=size, other=1, larger=size + 2, fallback=size + 1
+        )
+    if size < SMALLEST_HALVED:
         return FreeSize(dims=dims, value=size, other=size + 1, larger=size + 2)
     half = size // 2
     odd = half if half % 2 else half - 1
     even = None if size % 2 or odd == half else half
-    return FreeSize(dims=dims, value=size, other=odd, larger=2 * size, even=even)
+    return FreeSize(dims=dims, value=size, other=odd, larger=2 * size, fallback=even)
 
 
 def fit(base: int, others: Sequence[int], sizes: Sequence[FreeSize]) -> SizeExpr | None:
@@ -157,3 +164,47 @@ def _fit_division(
             if expression.evaluate(values) == others[k]:
                 return expression
     return None
+
+
+def size_notes(
+    inputs: Sequence[InputSpec],
+    sizes: Sequence[FreeSize],
+    seen: Sequence[Sequence[int]],
+) -> list[str]:
+    """Name the sizes that were seen: what follows from others nobody looked at.
+
+    Args:
+        inputs: The inputs.
+        sizes: The free sizes.
+        seen: Every combination of the free sizes that was recorded.
+    """
+    notes = []
+    for number, size in enumerate(sizes):
+        *values, last = dict.fromkeys(combination[number] for combination in seen)
+        names = size.describe(inputs).rpartition(" (")[0]
+        notes.append(
+            f"sizes: {names} was recorded at {', '.join(map(str, values))} and {last}; "
+            "Python's branches on it are guards, and integers are taken to follow it "
+            "as they did there: plan.verify(inputs=…) at the sizes you train with"
+        )
+    return notes
+
+
+def as_recorded(
+    inputs: tuple[InputSpec, ...],
+    sizes: Sequence[FreeSize],
+    dtype: torch.dtype | None,
+) -> tuple[InputSpec, ...]:
+    """Return the inputs with their free sizes, and in the dtype of the recording."""
+    symbols = [[-1] * len(spec.shape) for spec in inputs]
+    for number, size in enumerate(sizes):
+        for index, dim in size.dims:
+            symbols[index][dim] = number
+    return tuple(
+        replace(
+            spec,
+            symbols=tuple(symbols[index]),
+            dtype=dtype if dtype and spec.dtype.is_floating_point else spec.dtype,
+        )
+        for index, spec in enumerate(inputs)
+    )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partitioner.capture.align import Difference, differing_modules
+from partitioner.capture.guards import settle
 from partitioner.capture.merge import (
     MismatchError,
     check_sizes,
@@ -15,7 +16,12 @@ from partitioner.capture.merge import (
 from partitioner.capture.operations import LeafNeeded
 from partitioner.capture.records import Recording
 from partitioner.capture.session import Session
-from partitioner.capture.sizes import FreeSize, candidates
+from partitioner.capture.sizes import (
+    FreeSize,
+    as_recorded,
+    candidates,
+    size_notes,
+)
 from partitioner.errors import CaptureError, ForwardError
 
 if TYPE_CHECKING:
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
 
     from partitioner.capture.inputs import Example
     from partitioner.graph import InputSpec
+    from partitioner.runtime.guards import SizeGuard
 
 __all__ = ["Takes", "record_all"]
 
@@ -40,6 +47,21 @@ class Takes:
     aliases: dict[str, str]
     configs: tuple[object, ...]
     notes: list[str]
+    guards: tuple[SizeGuard, ...]
+    device_reads: tuple[str, ...]
+    """Where Python asked for the kind of device, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sized:
+    """A recording whose integers follow the free sizes."""
+
+    sizes: list[FreeSize]
+    others: list[Recording]
+    """For each free size the recording in which it has its other value."""
+    seen: list[list[int]]
+    """Every combination of the free sizes that was recorded."""
+    recording: Recording
 
 
 def record_all(
@@ -69,15 +91,25 @@ def record_all(
     except Exception as error:
         raise _forward_error(model, example, error) from error
     sizes, others = _other_sizes(session, base)
-    sizes, merged = _merge_sizes(session, base, sizes, others)
-    recording = merge_modes(merged, evaluation, [size.value for size in sizes])
+    sized = _merge_sizes(session, base, sizes, others)
+    sizes = sized.sizes
+    recording = merge_modes(sized.recording, evaluation, [s.value for s in sizes])
+    settled = settle(
+        (base, evaluation), sized.others, sizes, sized.seen, example.inputs
+    )
     return Takes(
         recording=recording,
-        inputs=_as_recorded(example.inputs, sizes, dtype),
+        inputs=as_recorded(example.inputs, sizes, dtype),
         sizes=tuple(sizes),
         aliases=session.aliases,
         configs=session.configs,
-        notes=[*example.notes, *_notes(session, base, evaluation, sizes)],
+        notes=[
+            *example.notes,
+            *_notes(session, base, evaluation, sizes),
+            *settled.notes,
+        ],
+        guards=settled.guards,
+        device_reads=(*base.device_reads, *evaluation.device_reads),
     )
 
 
@@ -128,8 +160,8 @@ def _other_sizes(
     for size in candidates(session.example.inputs):
         notes = len(session.notes)
         pair = _try_size(session, base, size)
-        if pair is None and size.even is not None:
-            pair = _try_size(session, base, replace(size, other=size.even))
+        if pair is None and size.fallback is not None:
+            pair = _try_size(session, base, replace(size, other=size.fallback))
             del session.notes[notes : notes + 1]  # the last word counts
         if pair is not None:
             found.append(pair)
@@ -169,36 +201,27 @@ def _merge_sizes(
     base: Recording,
     sizes: list[FreeSize],
     others: list[Recording],
-) -> tuple[list[FreeSize], Recording]:
+) -> _Sized:
     """Merge, and check at larger sizes; give up sizes until it fits."""
     while True:
         checked: list[int] = []
         found = _try_all(session, base, sizes, others, checked)
         if isinstance(found, Recording):
-            session.notes += _size_notes(session, sizes, checked)
-            return sizes, found
+            seen = _seen(sizes, checked)
+            session.notes += size_notes(session.example.inputs, sizes, seen)
+            return _Sized(sizes=sizes, others=others, seen=seen, recording=found)
         wrong = len(sizes) - 1 if found.size is None else found.size
         _note_fixed(session, sizes[wrong], found)
         sizes = [size for k, size in enumerate(sizes) if k != wrong]
         others = [other for k, other in enumerate(others) if k != wrong]
 
 
-def _size_notes(
-    session: Session, sizes: Sequence[FreeSize], checked: Sequence[int]
-) -> list[str]:
-    """Name the sizes that were seen: what Python does at others nobody looked at."""
-    inputs = session.example.inputs
-    notes = []
-    for size, together in zip(sizes, checked or [s.value for s in sizes], strict=True):
-        *values, last = dict.fromkeys((size.value, size.other, together))
-        seen = f"{', '.join(map(str, values))} and {last}"
-        names = size.describe(inputs).rpartition(" (")[0]
-        notes.append(
-            f"sizes: {names} was recorded at {seen}; other values are taken to follow "
-            "the same Python branches: plan.verify(inputs=…) at the sizes you train "
-            "with"
-        )
-    return notes
+def _seen(sizes: Sequence[FreeSize], checked: list[int]) -> list[list[int]]:
+    values = [size.value for size in sizes]
+    changed = [
+        [*values[:k], size.other, *values[k + 1 :]] for k, size in enumerate(sizes)
+    ]
+    return [values, *changed, checked or values]
 
 
 def _try_all(
@@ -245,25 +268,6 @@ def _if_it_can(
         return session.record_at(_shapes(session, sizes))
     except (LeafNeeded, Exception):
         return None
-
-
-def _as_recorded(
-    inputs: tuple[InputSpec, ...],
-    sizes: Sequence[FreeSize],
-    dtype: torch.dtype | None,
-) -> tuple[InputSpec, ...]:
-    symbols = [[-1] * len(spec.shape) for spec in inputs]
-    for number, size in enumerate(sizes):
-        for index, dim in size.dims:
-            symbols[index][dim] = number
-    return tuple(
-        replace(
-            spec,
-            symbols=tuple(symbols[index]),
-            dtype=dtype if dtype and spec.dtype.is_floating_point else spec.dtype,
-        )
-        for index, spec in enumerate(inputs)
-    )
 
 
 def _notes(

@@ -100,6 +100,13 @@ class Values:
         kinds = ("function", "method", "module")
         return self.recording.calls[ref.call].kind in kinds
 
+    def result_of(self, tensor: Any) -> Ref | None:
+        """Return the result that ``tensor`` is; None for weights and strangers."""
+        ref = self._refs.get(id(tensor))
+        if ref is None or self.recording.calls[ref.call].kind == "weight":
+            return None
+        return ref
+
     def know(self, tensor: torch.Tensor, ref: Ref) -> None:
         """Remember which result ``tensor`` is."""
         self._refs[id(tensor)] = ref

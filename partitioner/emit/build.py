@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +17,8 @@ from partitioner.runtime.agreement import (
     ensure_process_group,
     raise_on_all_ranks,
 )
-from partitioner.runtime.batch import BatchAdapter, InputConstant, InputLeaf
+from partitioner.runtime.batch import BatchAdapter
+from partitioner.runtime.inputs import InputConstant, InputLeaf
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 from partitioner.runtime.segment import CheckpointedSegment, Segment
@@ -92,6 +94,7 @@ def build_pipeline(
         parts=layers.parts,
         ties=layers.ties,
         loss_head=head,
+        guards=plan.graph.weight_guards,
         **options,
     )
 
@@ -107,24 +110,36 @@ def _check_has_weights(graph: ModelGraph) -> None:
 def batch_adapter(graph: ModelGraph, layers: Layers) -> BatchAdapter:
     """Return the function that turns a batch into what each end needs."""
     names = _parameter_names(graph)
-    return BatchAdapter(
+    adapter = BatchAdapter(
         leaves=tuple(_leaf(spec, names) for spec in graph.inputs),
         first=layers.first,
         late=layers.late,
         constants=tuple(_constants(graph, names)),
         floating=graph.dtype if graph.casts else None,
-        equal_sizes=_equal_sizes(graph),
+        free_sizes=_free_sizes(graph),
+        guards=graph.guards,
     )
+    return replace(adapter, absent=_absent(graph, adapter.parameters))
 
 
-def _equal_sizes(graph: ModelGraph) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return the (input, dimension) pairs that were taken to follow each other."""
+def _free_sizes(graph: ModelGraph) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return for each free size the (input, dimension) pairs that have it."""
     groups: dict[int, list[tuple[int, int]]] = {}
     for index, spec in enumerate(graph.inputs):
         for dim, symbol in enumerate(spec.symbols):
             if symbol >= 0:
                 groups.setdefault(symbol, []).append((index, dim))
-    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+    return tuple(tuple(groups[symbol]) for symbol in sorted(groups))
+
+
+def _absent(graph: ModelGraph, given: tuple[str, ...]) -> dict[str, Any]:
+    """Return the forward's parameters that the example left at their defaults."""
+    parameters = inspect.signature(graph.model.forward).parameters.values()
+    return {
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.default is not parameter.empty and parameter.name not in given
+    }
 
 
 def _parameter_names(graph: ModelGraph) -> list[str]:

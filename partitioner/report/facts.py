@@ -18,6 +18,9 @@ __all__ = ["facts_grid"]
 _ROWS_SHOWN = 10
 """Entries per fact; the plan file has all of them."""
 
+_GUARDS_SHOWN = 3
+"""Guards that are named: they matter when one fails, and then an error names it."""
+
 _LABEL_WIDTH = len("checkpointed")
 """Columns of the longest label, so that two reports line up."""
 
@@ -55,6 +58,7 @@ def _facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
         ("checkpointed", [_checkpointed(s) for s in stages if s["checkpointed"]]),
         ("ties", [_tie(tie) for tie in plan["ties"]]),
         ("not priced", [_unpriced(entry) for entry in plan["unpriced"]]),
+        ("guards", _guards(plan["guards"])),
         ("assumptions", plan["assumptions"]),
         ("warnings", plan["warnings"]),
     ]
@@ -101,6 +105,18 @@ def _unpriced(entry: Mapping[str, Any]) -> str:
     times = f" ({entry['count']} times)" if entry["count"] > 1 else ""
     where = f" in {entry['where']}" if entry["where"] else ""
     return f"{entry['operator']}{times}{where}"
+
+
+def _guards(guards: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name the first conditions that every batch must meet."""
+    texts = [
+        f"{guard['text']} ({guard['source']}, in {guard['module'] or 'the root'})"
+        for guard in guards
+    ]
+    hidden = len(texts) - _GUARDS_SHOWN
+    if hidden <= 1:
+        return texts
+    return [*texts[:_GUARDS_SHOWN], f"… {hidden} more in the plan file"]
 
 
 def _capped(values: Sequence[str]) -> list[str]:

@@ -80,7 +80,7 @@ def test_candidates_put_the_batch_first_and_equal_sizes_together():
         ((2, 0),),
         ((2, 1),),
     ]
-    assert [size.other for size in found] == [5, 7, 3, 3, 5]
+    assert [size.other for size in found] == [1, 7, 3, 3, 5]
 
 
 def test_a_number_as_first_input_does_not_hide_the_batch():
@@ -170,7 +170,7 @@ def test_the_sizes_that_were_seen_are_named():
     graph = capture(seeded(Longer()), torch.randn(2, 16, 6))
     notes = [text for text in graph.assumptions if text.startswith("sizes: ")]
     assert [note.partition(";")[0] for note in notes] == [
-        "sizes: dimension 0 of x was recorded at 2, 3 and 4",
+        "sizes: dimension 0 of x was recorded at 2, 1 and 4",
         "sizes: dimension 1 of x was recorded at 16, 7 and 32",
     ]
     assert all("plan.verify(inputs=…)" in note for note in notes)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from partitioner.runtime.batch import BatchAdapter, InputLeaf
+from partitioner.runtime.batch import BatchAdapter
+from partitioner.runtime.inputs import InputLeaf
 from partitioner.runtime.segment import SegmentBody
 from partitioner.runtime.ties import ParameterTie
 from tests.distributed.training import Case, Part

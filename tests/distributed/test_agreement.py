@@ -13,7 +13,7 @@ from torch import fx, nn
 from partitioner.errors import PartitionerError, PlanMismatchError
 from partitioner.runtime import agreement
 from partitioner.runtime.agreement import agree, raise_on_all_ranks
-from partitioner.runtime.batch import LabelsLayout
+from partitioner.runtime.labels import LabelsLayout
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 from partitioner.runtime.segment import Segment, SegmentBody

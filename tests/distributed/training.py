@@ -14,7 +14,8 @@ import torch.distributed as dist
 from deepspeed.pipe import LayerSpec
 from torch import Tensor, fx, nn
 
-from partitioner.runtime.batch import BatchAdapter, LabelsLayout
+from partitioner.runtime.batch import BatchAdapter
+from partitioner.runtime.labels import LabelsLayout
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 from partitioner.runtime.segment import CheckpointedSegment, Segment, SegmentBody

@@ -70,6 +70,7 @@ def plan_document(**changes: Any) -> dict[str, Any]:
             ),
         ],
         "ties": [{"parameter": "wte.weight", "stages": [0, 1]}],
+        "guards": [],
         "assumptions": [],
         "warnings": [],
         "unpriced": [],

@@ -99,6 +99,19 @@ def test_assumptions_and_warnings_are_passed_on() -> None:
     assert shown["warnings"] == ["one", "two"]
 
 
+def test_few_guards_are_named() -> None:
+    guards = [
+        {"text": f"x.size(1) != {n}", "module": "m" * (n % 2), "source": "a.py:3"}
+        for n in range(5)
+    ]
+    assert facts(guards=guards)["guards"] == [
+        "x.size(1) != 0 (a.py:3, in the root)",
+        "x.size(1) != 1 (a.py:3, in m)",
+        "x.size(1) != 2 (a.py:3, in the root)",
+        "… 2 more in the plan file",
+    ]
+
+
 def test_long_lists_are_cut_with_a_count() -> None:
     shown = facts(warnings=[f"w{n}" for n in range(14)])["warnings"]
     assert shown == [*(f"w{n}" for n in range(10)), "… 4 more in the plan file"]

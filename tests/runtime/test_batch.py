@@ -9,12 +9,9 @@ import pytest
 import torch
 
 from partitioner.errors import RuntimeGuardError
-from partitioner.runtime.batch import (
-    BatchAdapter,
-    InputConstant,
-    InputLeaf,
-    LabelsLayout,
-)
+from partitioner.runtime.batch import BatchAdapter
+from partitioner.runtime.inputs import InputConstant, InputLeaf
+from partitioner.runtime.labels import LabelsLayout
 
 IDS = torch.arange(6).reshape(2, 3)
 MASK = torch.ones(2, 3)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from partitioner.errors import EmitError, RuntimeGuardError
-from partitioner.runtime.batch import LabelsLayout
+from partitioner.runtime.labels import LabelsLayout
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.segment import SegmentBody
 

@@ -8,7 +8,7 @@ import deepspeed
 import pytest
 
 from partitioner.errors import EmitError, OptionError, RuntimeGuardError
-from partitioner.runtime.batch import LabelsLayout
+from partitioner.runtime.labels import LabelsLayout
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 
