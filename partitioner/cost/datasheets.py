@@ -66,6 +66,7 @@ _TABLE = (
         # One core of a common x86 server with AVX2 (16 multiply-adds a cycle at
         # 3 GHz); stages talk through gloo over the loopback device.
         name="cpu",
+        kind="cpu",
         memory_bytes=_ram_bytes(),
         # Half types are emulated without AMX.
         peak_flops={"float32": 9.6e10, "float64": 4.8e10, "bfloat16": 1e10,

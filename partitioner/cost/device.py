@@ -41,6 +41,8 @@ class DeviceProfile:
         link_latency_s: Seconds before the first byte of a message arrives.
         launch_s: Fixed cost of one kernel in seconds.
         source: Where the figures come from.
+        kind: ``"gpu"``: attention, dropout and recurrences are fused kernels, and each
+            keeps for backward what torch's CUDA kernels keep; ``"cpu"``.
         efficiency: Share of ``peak_flops`` an operator class reaches.
         bandwidth_efficiency: Share of ``memory_bandwidth`` that kernels reach (an
             H200 measured 0.91 for a plain sum, 0.43 for softmax and layer norm).
@@ -54,6 +56,7 @@ class DeviceProfile:
     link_latency_s: float
     launch_s: float
     source: str
+    kind: Literal["gpu", "cpu"] = "gpu"
     efficiency: Mapping[OperatorClass, float] = field(
         default_factory=lambda: dict(TENSOR_CORES)
     )

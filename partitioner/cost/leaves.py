@@ -79,7 +79,10 @@ def _attributes(value: object) -> dict[str, Any]:
 
 
 def leaf_call(
-    graph: ModelGraph, path: str, leaves: list[torch.Tensor]
+    graph: ModelGraph,
+    path: str,
+    leaves: list[torch.Tensor],
+    held: list[torch.Tensor] | None = None,
 ) -> Callable[..., Any]:
     """Return a call of the module at ``path`` on fake weights, in train mode.
 
@@ -87,6 +90,7 @@ def leaf_call(
         graph: The recorded model.
         path: Path of the module.
         leaves: Fake parameters that need a gradient are appended here.
+        held: All fake parameters and buffers are appended here.
 
     Returns:
         A function of the module's own arguments. Must be made and called under a fake
@@ -101,6 +105,9 @@ def leaf_call(
         name: random_numbers(tensor.shape, tensor.dtype)
         for name, tensor in module.named_buffers()
     }
+
+    if held is not None:
+        held += [*weights.values(), *buffers.values()]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with _as_it_trains(graph.model, module):

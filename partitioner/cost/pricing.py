@@ -15,6 +15,7 @@ from partitioner.cost.openings import estimated_openings
 from partitioner.cost.replay import Arguments, Replay, Slot
 from partitioner.cost.rnn import rnn_kernels
 from partitioner.cost.roofline import kernels_s
+from partitioner.cost.saved import saved_bytes
 from partitioner.cost.seconds import with_seconds
 from partitioner.cost.sums import accumulations, result_sums, trains
 from partitioner.cost.units import takes_part
@@ -87,13 +88,15 @@ class _Pricer:
         self._graph = graph
         self._profile = profile
         self._weights = read_weights(graph)
-        self._replay = Replay(graph, fused_dropout=profile.name != "cpu")
+        fused = profile.kind == "gpu"
+        self._replay = Replay(graph, fused_dropout=fused)
+        self._saved = saved_bytes(graph, self._replay, fused=fused)
         self._known: dict[object, _Price] = {}
         self._unpriced: dict[tuple[str, str], Unpriced] = {}
 
     def price(self, node: fx.Node) -> NodeCost:
         facts = info(node)
-        saved = sum(nbytes for _, nbytes in facts.saved)
+        saved = self._saved[node]
         out = sum(meta.nbytes for meta in facts.outputs)
         if facts.kind == "input":
             return NodeCost(output_bytes=out, saved_bytes=saved)

@@ -24,10 +24,11 @@ from partitioner.graph import Region, TensorMeta, info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from partitioner.graph import ModelGraph
 
-__all__ = ["Arguments", "NodeTrace", "Replay", "Slot"]
+__all__ = ["Arguments", "Forward", "NodeTrace", "Replay", "Slot"]
 
 _STEERING = {"training": True, "device": torch.device("cpu")}
 """What a stage reads at run time; everything is priced as it trains."""
@@ -59,6 +60,15 @@ class NodeTrace:
 
     forward: KernelTrace
     backward: KernelTrace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """One forward of a node: what it read and what it returned."""
+
+    arguments: Mapping[Slot, torch.Tensor]
+    weights: list[torch.Tensor]
+    result: Any
 
 
 class Replay:
@@ -114,6 +124,25 @@ class Replay:
         """
         with self._mode, GroupedFakes():
             return self._traced(node, arguments, {})
+
+    def forward(
+        self, node: fx.Node, arguments: Arguments, mode: AbstractContextManager[Any]
+    ) -> Forward:
+        """Run ``node`` forward alone, under ``mode``.
+
+        Raises:
+            Exception: Whatever the operation raises on fake tensors.
+        """
+        region, copied = info(node).region, bool(info(node).writes)
+        made: dict[Slot, torch.Tensor] = {}
+        held: list[torch.Tensor] = []
+        with self._mode, _quiet(), _modes(region):
+            make = _maker([], copy=copied, examples={}, made=made)
+            args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
+            call = self._callable(node, [], held)
+            with mode:
+                result = call(*args, **kwargs)
+        return Forward(arguments=made, weights=held, result=result)
 
     def run_for_real(self, node: fx.Node, arguments: Arguments) -> NodeTrace:
         """Run a module on random numbers: what it does depends on them.
@@ -179,10 +208,13 @@ class Replay:
             return self._callable(source, [])(*args, **kwargs)
 
     def _callable(
-        self, node: fx.Node, leaves: list[torch.Tensor]
+        self,
+        node: fx.Node,
+        leaves: list[torch.Tensor],
+        held: list[torch.Tensor] | None = None,
     ) -> Callable[..., Any]:
         if node.op == "call_module":
-            return leaf_call(self._graph, str(node.target), leaves)
+            return leaf_call(self._graph, str(node.target), leaves, held)
         if node.op == "call_method":
             name = str(node.target)
             return lambda tensor, *args, **kwargs: getattr(tensor, name)(
@@ -200,6 +232,7 @@ def _maker(
     *,
     copy: bool,
     examples: Mapping[int, torch.Tensor | None],
+    made: dict[Slot, torch.Tensor] | None = None,
 ) -> Callable[[Any], Any]:
     """Return a function that makes the tensor of a slot, the same one each time.
 
@@ -208,7 +241,7 @@ def _maker(
     With ``copy`` the operation gets a copy of the leaf: autograd refuses writes in
     place to a leaf, and the recorded tensor was not one.
     """
-    made: dict[Slot, torch.Tensor] = {}
+    made = {} if made is None else made
 
     def make(value: Any) -> Any:
         if not isinstance(value, Slot):

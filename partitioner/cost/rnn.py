@@ -6,8 +6,11 @@ CPU does rather than the fused kernels of an accelerator.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
+
+import torch
 
 from partitioner.cost.flops import rnn_layer_flops
 from partitioner.cost.kernels import Kernel, dtype_name
@@ -15,12 +18,11 @@ from partitioner.cost.kernels import Kernel, dtype_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch
     from torch import nn
 
     from partitioner.cost.replay import Slot
 
-__all__ = ["rnn_kernels"]
+__all__ = ["rnn_kernels", "rnn_saved_bytes"]
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
@@ -100,3 +102,42 @@ def _kernels(
     )
     cell = Kernel(dtype=name, nbytes=item * batch * (rows + 4 * hidden))
     return product, step, cell
+
+
+_RESERVED = {"LSTM": 5, "GRU": 6, "RNN_TANH": 1, "RNN_RELU": 1}
+"""Widths of a state that a fused kernel keeps for each position: LSTM its four gates
+and the cell's state (the terms of Greff et al., 2017, equation 5); GRU three gates, the
+candidate's product with the state, and the states; a plain recurrence its states. The
+reserve of cuDNN 9 on an H200 has exactly these sizes, plus one bit of dropout mask."""
+
+_CPU_LSTM = 15.5
+"""Widths of a state in the workspace of a CPU's LSTM in float32 (oneDNN), as torch 2.13
+allocates it. Other recurrences run operation by operation there."""
+
+
+def rnn_saved_bytes(
+    module: nn.RNNBase, shape: tuple[int, ...], dtype: torch.dtype, *, fused: bool
+) -> int | None:
+    """Return what a recurrence keeps beside its arguments and results.
+
+    Args:
+        module: The module.
+        shape: Shape of its input, in any of torch's layouts.
+        dtype: Type it computes in.
+        fused: Whether it runs on an accelerator.
+
+    Returns:
+        Bytes for all layers and directions, the outputs of lower layers included;
+        None if the operations tell on their own.
+    """
+    widths: float = _RESERVED[module.mode]
+    if not fused:
+        if module.mode != "LSTM" or dtype != torch.float32 or module.proj_size:
+            return None
+        widths = _CPU_LSTM
+    directions = 2 if module.bidirectional else 1
+    rows = math.prod(shape[:-1]) * directions
+    between = (module.proj_size or module.hidden_size) * (module.num_layers - 1)
+    own = widths * module.hidden_size * module.num_layers
+    masks = rows * between / 8 if module.dropout else 0
+    return int(rows * (own + between) * dtype.itemsize + masks)
