@@ -37,13 +37,13 @@ CHOSEN = (
     "what to recompute is the plan's choice: the pipeline keeps what the model's own"
     " checkpointing drops, and does not compute it again"
 )
+DRAWN = "which blocks run is drawn anew in each run"
 UNLIKE = {
-    (
-        "recomputes by itself",
-        "backward_flops",
-    ): CHOSEN,
+    ("recomputes by itself", "backward_flops"): CHOSEN,
     ("recomputes by itself", "saved_bytes"): CHOSEN,
-    ("stochastic depth", "saved_bytes"): "which blocks run is drawn anew in each run",
+    ("stochastic depth", "saved_bytes"): DRAWN,
+    ("opt with layer drop", "forward_flops"): DRAWN,
+    ("opt with layer drop", "backward_flops"): DRAWN,
     ("lstm", "saved_bytes"): PAGES,
     ("bidirectional lstm", "saved_bytes"): PAGES,
 }
@@ -59,7 +59,8 @@ FVCORE_LACKS = {
     "compiled part": "it traces the model, which refuses",
     "vmap": "it counts a batched product once, not once for each in the batch",
     "vector quantizer": "distances, and the product that a .data write hides",
-    "stochastic depth": "which blocks run is drawn anew in each run",
+    "stochastic depth": DRAWN,
+    "opt with layer drop": DRAWN,
 }
 """Entry → what fvcore cannot count of it."""
 
@@ -163,6 +164,7 @@ LACKING: dict[Any, Callable[..., int]] = {
     _aten.mv: _raw(lambda matrix, *_, **__: 2 * matrix.numel()),
     _aten.dot: _raw(lambda left, *_, **__: 2 * left.numel()),
     _aten.vdot: _raw(lambda left, *_, **__: 2 * left.numel()),
+    _aten._grouped_mm: _raw(lambda a, b, *_, **__: 2 * a.numel() * b.shape[-1]),
     _aten._cdist_forward: _raw(lambda a, b, *_, **__: 2 * a.numel() * b.shape[-2]),
     _aten.mkldnn_rnn_layer: _raw(_lstm),
     _aten.mkldnn_rnn_layer_backward: _raw(_lstm_backward),
@@ -227,6 +229,11 @@ def _added_product(inputs: Sequence[Any], _: Any) -> int:
     return math.prod(left) * right[-1]
 
 
+def _grouped_product(inputs: Sequence[Any], _: Any) -> int:
+    left, right = _sizes(inputs[:2])  # each row meets one group
+    return math.prod(left) * right[-1]
+
+
 def _matrix_vector(inputs: Sequence[Any], _: Any) -> int:
     return math.prod(_sizes(inputs[:1])[0])
 
@@ -234,6 +241,7 @@ def _matrix_vector(inputs: Sequence[Any], _: Any) -> int:
 HANDLES = {
     "scaled_dot_product_attention": _attention,
     "baddbmm": _added_product,
+    "_grouped_mm": _grouped_product,
     "mv": _matrix_vector,
     "dot": _matrix_vector,
     "vdot": _matrix_vector,
