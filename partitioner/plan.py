@@ -150,9 +150,12 @@ class Plan:
         if (stage_of, recomputed) == (mine.stage_of, mine.recomputed):
             return self
         # Rank 0's answer at this rank's prices: the bound is the problem's, not its.
-        step_s = score(self.problem, stage_of, recomputed).step_s
+        found = score(self.problem, stage_of, recomputed)
         assignment = replace(
-            mine, stage_of=stage_of, recomputed=recomputed, objective_s=step_s
+            mine,
+            stage_of=stage_of,
+            recomputed=recomputed,
+            objective_s=found.objective_s,
         )
         return replace(self, assignment=assignment)
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from partitioner.solve.check import check
 from partitioner.solve.choose import solve
-from partitioner.solve.problem import Assignment, Problem, Tie, Unit, Value
-from partitioner.solve.score import Score, StageScore, score
+from partitioner.solve.problem import (
+    Assignment,
+    Constraint,
+    Device,
+    Problem,
+    Tie,
+    Unit,
+    Value,
+)
+from partitioner.solve.score import RankScore, Score, StageScore, score
 
 __all__ = [
     "Assignment",
+    "Constraint",
+    "Device",
     "Problem",
+    "RankScore",
     "Score",
     "StageScore",
     "Tie",

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from partitioner.solve.feasible import witness
-from partitioner.solve.intervals import (
-    Intervals,
-    block_reads,
-    choose_bounds,
-    refined,
-)
-from partitioner.solve.order_dp import least_step
+from partitioner.solve.intervals import Intervals, refined
+from partitioner.solve.order_dp import least_weighted
 from partitioner.solve.orders import topological_orders
+from partitioner.solve.pair_dp import PairCosts, least_weighted_pairs
+from partitioner.solve.positions import choose_bounds
+from partitioner.solve.reads import block_reads
 from partitioner.solve.recompute import recompute_costs, recomputed_units, table_size
 from partitioner.solve.score import score
 
@@ -27,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from partitioner.solve.groups import Groups
-    from partitioner.solve.intervals import BlockRead, Floats, Pairs
+    from partitioner.solve.intervals import Floats, Pairs
     from partitioner.solve.order_dp import Slicing
     from partitioner.solve.orders import Order
     from partitioner.solve.problem import Problem
+    from partitioner.solve.reads import BlockRead
 
 __all__ = ["Candidate", "Laid", "candidate_of", "slice_orders"]
 
@@ -40,6 +39,9 @@ FINE_BOUNDS = 1_600
 """Positions if the coarse ones hold no legal slicing."""
 FINE_ORDERS = 2
 BOUNDS_PER_STAGE = 12
+PAIR_BOUNDS = 48
+"""Positions where ranks hold two stages: the work grows with their fourth power."""
+PAIR_REFINEMENTS = 4
 CHOOSING_ORDERS = 3
 """Orders for which recomputation is chosen; its tables are dear."""
 REFINEMENTS = 2
@@ -47,11 +49,11 @@ REFINEMENTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A legal assignment and its step time."""
+    """A legal assignment and its objective."""
 
     stage_of: tuple[int, ...]
     recomputed: tuple[bool, ...]
-    step_s: float
+    objective_s: float
     source: str
     """What found it: a solver's name or "order-dp"."""
 
@@ -62,7 +64,7 @@ def candidate_of(
     """Complete an assignment of stages with the least recomputation that fits.
 
     Returns:
-        The candidate, or None if some stage cannot fit.
+        The candidate, or None if some rank cannot fit.
     """
     recomputed = recomputed_units(problem, stage_of)
     if recomputed is None:
@@ -70,7 +72,7 @@ def candidate_of(
     return Candidate(
         stage_of=tuple(stage_of),
         recomputed=recomputed,
-        step_s=score(problem, stage_of, recomputed).step_s,
+        objective_s=score(problem, stage_of, recomputed).objective_s,
         source=source,
     )
 
@@ -112,9 +114,11 @@ def slice_orders(laid: Laid, *, choose: bool, deadline: float) -> Candidate | No
             once there is a candidate.
 
     Returns:
-        The best legal assignment found, or None.
+        The best legal assignment found, or None (ranks of two stages do not choose).
     """
     problem = laid.groups.problem
+    if problem.ranks < problem.stages:
+        return None if choose else _best_pairs(laid, deadline)
     if choose:
         return _best_choosing(laid, deadline)
     coarse = max(COARSE_BOUNDS, BOUNDS_PER_STAGE * problem.stages)
@@ -180,13 +184,54 @@ def _slice(
     best: Candidate | None,
 ) -> tuple[Candidate | None, Slicing | None]:
     """Return the better of a candidate and a table's slicing, and the slicing."""
-    problem = laid.groups.problem
-    cutoff_s = math.inf if best is None else best.step_s
-    sliced = least_step(costs, problem.micro_batches, cutoff_s=cutoff_s)
+    weights = laid.groups.problem.weights
+    cutoff_s = math.inf if best is None else best.objective_s
+    sliced = least_weighted(costs, weights, cutoff=cutoff_s)
+    return _better(laid, table, sliced, best), sliced
+
+
+def _better(
+    laid: Laid, table: Intervals, sliced: Slicing | None, best: Candidate | None
+) -> Candidate | None:
+    """Return the better of a candidate and a table's slicing."""
     if sliced is None:
-        return best, None
+        return best
     stage_of = laid.groups.stage_of_units(table.stage_of_groups(sliced.cuts))
-    found = candidate_of(problem, stage_of, "order-dp")
-    if found is not None and found.step_s < cutoff_s:
-        best = found
-    return best, sliced
+    found = candidate_of(laid.groups.problem, stage_of, "order-dp")
+    if found is None or (best is not None and found.objective_s >= best.objective_s):
+        return best
+    return found
+
+
+def _best_pairs(laid: Laid, deadline: float) -> Candidate | None:
+    """Slice for ranks that hold two stages; coarse tables, then finer ones."""
+    problem = laid.groups.problem
+    best: Candidate | None = None
+    for table in laid.tables(max(PAIR_BOUNDS, 3 * problem.stages)):
+        sliced = least_weighted_pairs(_pair_costs(table, None), problem.weights)
+        best = _better(laid, table, sliced, best)
+        finer, most = table, len(table)
+        for _ in range(PAIR_REFINEMENTS if len(laid.groups) > most else 0):
+            if sliced is None:
+                break
+            finer, pairs = refined(finer, sliced.cuts, most)
+            costs = _pair_costs(finer, pairs)
+            sliced = least_weighted_pairs(costs, problem.weights)
+            best = _better(laid, finer, sliced, best)
+        if best is not None and time.monotonic() > deadline:
+            break
+    return best
+
+
+def _pair_costs(table: Intervals, pairs: Pairs | None) -> PairCosts:
+    problem = table.groups.problem
+    every = np.ones_like(table.work_s, dtype=np.bool_) if pairs is None else pairs
+    stages = range(problem.stages)
+    return PairCosts(
+        time_s=[
+            np.where(every & table.allowed(s), table.time_s(s), math.inf)
+            for s in stages
+        ],
+        memory_bytes=[table.memory_bytes(problem.in_flight[s]) for s in stages],
+        limits=[math.inf if limit is None else limit for limit in problem.limits],
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from partitioner.solve.score import Score, score
+from partitioner.solve.recount import Counted, recount
+from partitioner.solve.score import score
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,21 +31,27 @@ def check(problem: Problem, assignment: Assignment) -> list[str]:
         return [f"the assignment does not cover exactly {count} units"]
     if any(not 0 <= stage < problem.stages for stage in assignment.stage_of):
         return [f"a stage lies outside 0..{problem.stages - 1}"]
-    found = score(problem, assignment.stage_of, assignment.recomputed)
+    found = recount(problem, assignment.stage_of, assignment.recomputed)
     return [
         *_order_faults(problem, assignment),
         *_pin_faults(problem, assignment),
         *_trainable_faults(problem, assignment),
         *_block_faults(problem, assignment),
+        *_constraint_faults(problem, assignment),
         *_memory_faults(problem, found),
-        *_objective_faults(assignment, found),
+        *_objective_faults(problem, assignment, found),
+        *_score_faults(problem, assignment, found),
     ]
 
 
 def _order_faults(problem: Problem, assignment: Assignment) -> Iterator[str]:
     stage_of = assignment.stage_of
-    data = ((v.producer, reader) for v in problem.values for reader in v.consumers)
-    for before, after in (*data, *problem.order_edges):
+    pairs = list(problem.order_edges)
+    if problem.transfer == "hops":
+        pairs += [
+            (v.producer, reader) for v in problem.values for reader in v.consumers
+        ]
+    for before, after in pairs:
         if stage_of[before] > stage_of[after]:
             yield (
                 f"{problem.units[before].name} is on stage {stage_of[before]}, after"
@@ -90,15 +97,53 @@ def _block_faults(problem: Problem, assignment: Assignment) -> Iterator[str]:
             yield f'block {block} breaks checkpointing="{problem.checkpointing}"'
 
 
-def _memory_faults(problem: Problem, found: Score) -> Iterator[str]:
-    limit = problem.memory_limit_bytes
-    for stage, row in enumerate(found.stages):
-        if limit is not None and row.memory_bytes > limit:
-            yield f"stage {stage} needs {row.memory_bytes} bytes, the limit is {limit}"
+def _constraint_faults(problem: Problem, assignment: Assignment) -> Iterator[str]:
+    for constraint in problem.constraints:
+        held = [0] * problem.stages
+        for part in constraint.parts:
+            stages = {assignment.stage_of[unit] for unit in part}
+            if len(stages) > 1:
+                yield f"{constraint.words}: spread over stages {sorted(stages)}"
+            held[min(stages)] += 1
+        pin = constraint.stage % problem.stages
+        if constraint.kind == "pin" and held[pin] < len(constraint.parts):
+            yield f"{constraint.words}: not on stage {pin}"
+        if constraint.kind == "equal" and len(set(held)) > 1:
+            yield f"{constraint.words}: stages hold {held}"
 
 
-def _objective_faults(assignment: Assignment, found: Score) -> Iterator[str]:
-    if not math.isclose(assignment.objective_s, found.step_s, rel_tol=1e-9):
-        yield f"objective {assignment.objective_s} s, scored {found.step_s} s"
+def _memory_faults(problem: Problem, found: Counted) -> Iterator[str]:
+    for rank, (needed, limit) in enumerate(
+        zip(found.memory_bytes, problem.limits, strict=True)
+    ):
+        if limit is not None and needed > limit:
+            yield f"rank {rank} needs {needed} bytes, the limit is {limit}"
+
+
+def _objective_faults(
+    problem: Problem, assignment: Assignment, found: Counted
+) -> Iterator[str]:
+    longest, total = problem.weights
+    counted_s = longest * max(found.time_s) + total * sum(found.time_s)
+    if not math.isclose(assignment.objective_s, counted_s, rel_tol=1e-9):
+        yield f"objective {assignment.objective_s} s, counted {counted_s} s"
     if assignment.bound_s > assignment.objective_s:
         yield f"bound {assignment.bound_s} s above objective {assignment.objective_s} s"
+
+
+def _score_faults(
+    problem: Problem, assignment: Assignment, found: Counted
+) -> Iterator[str]:
+    rows = score(problem, assignment.stage_of, assignment.recomputed).ranks
+    for rank, row in enumerate(rows):
+        if row.memory_bytes != found.memory_bytes[rank]:
+            yield (
+                f"rank {rank} is scored {row.memory_bytes} bytes, counted"
+                f" {found.memory_bytes[rank]}"
+            )
+        if not math.isclose(
+            row.time_s, found.time_s[rank], rel_tol=1e-9, abs_tol=1e-15
+        ):
+            yield (
+                f"rank {rank} is scored {row.time_s} s, counted {found.time_s[rank]} s"
+            )

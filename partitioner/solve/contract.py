@@ -34,6 +34,8 @@ def contract(groups: Groups) -> Groups:
     )
     label = [label[group] for group in groups.group_of]
     pinned = build_groups(problem, label, windows=spread, extra_edges=extra)
+    if problem.transfer == "ends":  # what joining saves at one end, another may pay
+        return pinned
     joined = _Joiner(pinned).run()
     label = [joined[group] for group in pinned.group_of]
     return build_groups(problem, label, windows=spread, extra_edges=extra)
@@ -136,8 +138,9 @@ class _Joiner:
             yield (
                 groups.work_s[group] <= 0
                 and not groups.trainable[group]
-                and (bytes_held == 0 or problem.memory_limit_bytes is None)
+                and (bytes_held == 0 or not problem.limited)
                 and tied.isdisjoint(members)
+                and not any(quota.counts[group] for quota in groups.quotas)
                 and groups.earliest[group] == 0
                 and groups.latest[group] == problem.stages - 1
             )
@@ -183,7 +186,7 @@ class _Joiner:
         values = self.groups.values
         if sum(values[v].hop_s for v in added) > sum(values[v].hop_s for v in taken):
             return False
-        if self.groups.problem.memory_limit_bytes is None:
+        if not self.groups.problem.limited:
             return True
         if sum(values[v].wire_bytes for v in added) > sum(
             values[v].wire_bytes for v in taken
@@ -223,22 +226,18 @@ def contract_dear(groups: Groups, target_s: float) -> Groups:
 
     Args:
         groups: The groups to merge further.
-        target_s: Step time that is to be beaten.
+        target_s: Objective that is to be beaten.
 
     Returns:
-        Groups that keep every assignment with a step time of at most ``target_s``.
+        Groups that keep every assignment with an objective of at most ``target_s``.
     """
     problem = groups.problem
-    total_s = float(groups.work_s.sum())
-    others = problem.micro_batches - 1
+    if problem.ranks < problem.stages:  # one boundary lies inside a rank: it is free
+        return groups
     label = list(range(len(groups)))
     dear = False
-    for value in groups.values:
-        sum_s = total_s + 2 * value.hop_s
-        reader_s = min(float(groups.work_s[reader]) for reader in value.consumers)
-        end_s = value.hop_s + max(float(groups.work_s[value.producer]), reader_s)
-        longest_s = max(sum_s / problem.stages, end_s)
-        if sum_s + others * longest_s > target_s * (1 + 1e-9):
+    for value, least in zip(groups.values, _least_cuts(groups), strict=True):
+        if least > target_s * (1 + 1e-9):
             dear = True
             for reader in value.consumers:
                 _union(label, value.producer, reader)
@@ -256,6 +255,21 @@ def contract_dear(groups: Groups, target_s: float) -> Groups:
         windows=windows,
         extra_edges=ordered,
     )
+
+
+def _least_cuts(groups: Groups) -> Iterator[float]:
+    """Yield a lower bound on the objective of assignments that cut each value."""
+    problem = groups.problem
+    speed = max(problem.speed(stage) for stage in range(problem.stages))
+    longest_weight, sum_weight = problem.weights
+    work_s = (groups.work_s / speed).tolist()
+    total_s = sum(work_s)
+    for value in groups.values:
+        reader_s = min(work_s[reader] for reader in value.consumers)
+        end_s = max(work_s[value.producer], reader_s) + value.hop_s
+        sum_s = total_s + 2 * value.hop_s
+        longest_s = max(sum_s / problem.ranks, end_s)
+        yield longest_weight * longest_s + sum_weight * sum_s
 
 
 def _find(label: list[int], group: int) -> int:

@@ -6,7 +6,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from partitioner.errors import InfeasibleError, OptionError, TooManyStagesError
-from partitioner.solve.groups import build_groups
+from partitioner.solve.groups import condensed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,17 +31,15 @@ def pin_windows(groups: Groups, stages: int) -> Windows:
     """
     first = [0] * len(groups)
     last = [stages - 1] * len(groups)
-    for index, unit in enumerate(groups.problem.units):
-        if unit.pinned_stage is None:
-            continue
-        stage = unit.pinned_stage + (stages if unit.pinned_stage < 0 else 0)
+    for unit, pin in _pins(groups.problem):
+        stage = pin + (stages if pin < 0 else 0)
         if not 0 <= stage < stages:
             raise OptionError(
-                f"{unit.name} is pinned to stage {unit.pinned_stage}, but there are"
-                f" only {stages} stages",
+                f"{groups.problem.units[unit].name} is pinned to stage {pin}, but there"
+                f" are only {stages} stages",
                 hint="Pin to a stage from 0 to the number of stages less one.",
             )
-        group = groups.group_of[index]
+        group = groups.group_of[unit]
         first[group] = max(first[group], stage)
         last[group] = min(last[group], stage)
     for before, after in groups.edges:  # sorted: every source is final when read
@@ -57,6 +55,17 @@ def pin_windows(groups: Groups, stages: int) -> Windows:
                 hint="Data flows from earlier to later stages: pin accordingly.",
             )
     return first, last
+
+
+def _pins(problem: Problem) -> Iterator[tuple[int, int]]:
+    """Yield (unit, stage as it was given) of every pin."""
+    for index, unit in enumerate(problem.units):
+        if unit.pinned_stage is not None:
+            yield index, unit.pinned_stage
+    for constraint in problem.constraints:
+        if constraint.kind == "pin":
+            for part in constraint.parts:
+                yield part[0], constraint.stage  # the others are in its group
 
 
 def witness(groups: Groups, windows: Windows, stages: int) -> list[int] | None:
@@ -116,16 +125,29 @@ def _downwards(groups: Groups) -> Iterator[int]:
     return iter(range(sum(groups.trainable), 0, -1))
 
 
+def _require_equal(problem: Problem) -> None:
+    for constraint in problem.constraints:
+        count = len(constraint.parts)
+        if constraint.kind == "equal" and count % problem.stages:
+            raise InfeasibleError(
+                f"{constraint.words}: {count} modules cannot be spread evenly over"
+                f" {problem.stages} stages",
+                hint=f"Use a number of stages that divides {count}.",
+            )
+
+
 def require_stages(problem: Problem) -> tuple[Groups, Sequence[int]]:
     """Return the groups and one assignment of them to the stages asked for.
 
     Raises:
         OptionError: ``stages`` is below one, or a pin is impossible.
         TooManyStagesError: There are more stages than the model can be cut into.
-        InfeasibleError: The pins leave some stage without a trainable parameter.
+        InfeasibleError: The pins leave some stage without a trainable parameter, or
+            parts that are to be spread evenly cannot be.
     """
-    groups = build_groups(problem, range(len(problem.units)))
+    groups = condensed(problem)
     stages = problem.stages
+    _require_equal(problem)
     trainable = sum(groups.trainable)
     largest = largest_stages(groups) if stages > trainable else None
     if largest is None:

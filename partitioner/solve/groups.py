@@ -9,13 +9,13 @@ import networkx as nx
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from partitioner.solve.problem import Problem
 
-__all__ = ["GroupValue", "Groups", "build_groups", "unit_edges"]
+__all__ = ["GroupValue", "Groups", "Quota", "build_groups", "condensed", "unit_edges"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,16 @@ class GroupValue:
     """Groups that read it, without the producer; never empty."""
     hop_s: float
     wire_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """Every stage holds equally many of some parts."""
+
+    counts: npt.NDArray[np.int64]
+    """How many of the parts are in each group."""
+    each: int
+    """How many a stage holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,7 @@ class Groups:
     edges: tuple[tuple[int, int], ...]
     """Pairs (before, after): the first may not be on a later stage."""
     values: tuple[GroupValue, ...]
+    quotas: tuple[Quota, ...]
 
     def __len__(self) -> int:
         """Return the number of groups."""
@@ -60,9 +71,23 @@ class Groups:
 
 
 def unit_edges(problem: Problem) -> list[tuple[int, int]]:
-    """Return every pair (before, after) of units, data and order edges together."""
+    """Return every pair (before, after) of units, data and order edges together.
+
+    What passes through shared memory orders nothing.
+    """
+    if problem.transfer == "ends":
+        return list(problem.order_edges)
     data = [(v.producer, reader) for v in problem.values for reader in v.consumers]
     return [*data, *problem.order_edges]
+
+
+def condensed(problem: Problem) -> Groups:
+    """Merge units on a cycle, and what the constraints keep on one stage."""
+    joined = nx.utils.UnionFind(range(len(problem.units)))
+    for constraint in problem.constraints:
+        for part in constraint.parts:
+            joined.union(*part)
+    return build_groups(problem, [joined[u] for u in range(len(problem.units))])
 
 
 def build_groups(
@@ -101,6 +126,7 @@ def build_groups(
         latest=np.array([min(last[u] for u in group) for group in members]),
         edges=tuple(sorted((a, b) for a, b in pairs if a != b)),
         values=_group_values(problem, group_of),
+        quotas=tuple(_quotas(problem, group_of, len(members))),
     )
 
 
@@ -123,6 +149,16 @@ def _number(
     for unit, group in enumerate(group_of):
         members[group].append(unit)
     return group_of, tuple(tuple(group) for group in members)
+
+
+def _quotas(problem: Problem, group_of: Sequence[int], count: int) -> Iterator[Quota]:
+    for constraint in problem.constraints:
+        if constraint.kind == "equal":
+            firsts = [group_of[part[0]] for part in constraint.parts]
+            yield Quota(
+                counts=np.bincount(firsts, minlength=count),
+                each=len(firsts) // problem.stages,
+            )
 
 
 def _work_s(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from partitioner.solve.positions import crossing
 from partitioner.solve.score import RECEIVED_COPIES
 
 if TYPE_CHECKING:
@@ -17,100 +17,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from partitioner.solve.groups import Groups
+    from partitioner.solve.reads import BlockRead
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 Pairs: TypeAlias = "npt.NDArray[np.bool_]"
 """Marks intervals of a table, shape (m + 1, m + 1)."""
 
-__all__ = [
-    "BlockRead",
-    "Floats",
-    "Intervals",
-    "Pairs",
-    "block_reads",
-    "choose_bounds",
-    "refined",
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRead:
-    """A value and the units of one block that read it."""
-
-    block: int
-    readers: tuple[int, ...]
-    producer: int
-    inside: bool
-    """Whether the producer is in the same block."""
-    wire_bytes: int
-
-
-def block_reads(groups: Groups) -> list[BlockRead]:
-    """List what each activation-checkpoint block reads."""
-    units = groups.problem.units
-    reads = []
-    for value in groups.problem.values:
-        by_block: dict[int, list[int]] = {}
-        for reader in value.consumers:
-            by_block.setdefault(units[reader].block, []).append(reader)
-        for block, readers in by_block.items():
-            if block >= 0:
-                reads.append(
-                    BlockRead(
-                        block=block,
-                        readers=tuple(readers),
-                        producer=value.producer,
-                        inside=units[value.producer].block == block,
-                        wire_bytes=value.wire_bytes,
-                    )
-                )
-    return reads
-
-
-def _crossing(
-    groups: Groups, order: Sequence[int]
-) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """Return seconds and bytes over each cut of the order, and each group's place."""
-    place = np.empty(len(order), dtype=np.int64)
-    place[list(order)] = np.arange(len(order))
-    seconds = np.zeros(len(order) + 1)
-    size = np.zeros(len(order) + 1)
-    for value in groups.values:
-        first = place[value.producer] + 1
-        last = max(place[reader] for reader in value.consumers) + 1
-        seconds[first] += value.hop_s
-        seconds[last] -= value.hop_s
-        size[first] += value.wire_bytes
-        size[last] -= value.wire_bytes
-    seconds = np.cumsum(seconds).clip(0)
-    seconds[[0, -1]] = 0.0
-    return seconds, np.cumsum(size), place
-
-
-def choose_bounds(
-    groups: Groups, order: Sequence[int], most: int
-) -> npt.NDArray[np.int64]:
-    """Choose the positions of an order where a stage may end.
-
-    Args:
-        groups: What the order lays out.
-        order: Groups in a topological order.
-        most: Keep all positions up to this number; above it, the cheapest cut of each
-            of ``most`` buckets of equal work.
-
-    Returns:
-        Ascending positions, the first 0 and the last ``len(order)``.
-    """
-    count = len(order)
-    if count <= most:
-        return np.arange(count + 1)
-    seconds, size, _ = _crossing(groups, order)
-    work_s = np.concatenate([[0.0], np.cumsum(groups.work_s[list(order)])])
-    total_s = work_s[-1] or 1.0
-    bucket = np.minimum((work_s / total_s * most).astype(np.int64), most - 1)
-    ranked = np.lexsort((np.arange(count + 1), size, seconds, bucket))
-    _, first = np.unique(bucket[ranked], return_index=True)
-    return np.unique(np.concatenate([[0], ranked[first], [count]]))
+__all__ = ["Floats", "Intervals", "Pairs", "refined"]
 
 
 def refined(
@@ -128,7 +41,7 @@ def refined(
     """
     order = list(table.order)
     work_s = np.concatenate([[0.0], np.cumsum(table.groups.work_s[order])])
-    seconds, _, _ = _crossing(table.groups, order)
+    seconds, _, _ = crossing(table.groups, order)
     each = max(3, most // max(1, len(cuts) - 2))
     owner = {0: 0, len(order): len(cuts) - 1}
     for number, cut in enumerate(cuts[1:-1], start=1):
@@ -164,7 +77,7 @@ class Intervals:
         self.order = order
         self.bounds = bounds
         self.reads = reads
-        seconds, size, place = _crossing(groups, order)
+        seconds, size, place = crossing(groups, order)
         self.cut_s = seconds[bounds]
         self.cut_bytes = size[bounds]
         self.place = place
@@ -181,13 +94,44 @@ class Intervals:
         return np.concatenate([[0.0], np.cumsum(sums)])
 
     @cached_property
-    def time_s(self) -> Floats:
-        """Stage time without chosen recomputation."""
+    def work_s(self) -> Floats:
+        """Work of each interval at speed 1, without chosen recomputation."""
         sums = np.bincount(
             self.segment, weights=self.groups.work_s, minlength=len(self)
         )
         work_s = np.concatenate([[0.0], np.cumsum(sums)])
-        return (work_s + self.cut_s)[None, :] - (work_s - self.cut_s)[:, None]
+        spent: Floats = work_s[None, :] - work_s[:, None]
+        return spent
+
+    def communication_s(self, stage: int) -> Floats:
+        """Communication of each interval as a stage."""
+        problem = self.groups.problem
+        if problem.transfer == "ends":
+            return self._ends_s
+        nothing = np.zeros_like(self.cut_s)
+        before = nothing if problem.is_free(stage) else self.cut_s
+        after = nothing if problem.is_free(stage + 1) else self.cut_s
+        return before[:, None] + after[None, :]
+
+    @cached_property
+    def _ends_s(self) -> Floats:
+        """Time of values with some, but not all, of their ends inside."""
+        touched = []
+        whole = np.zeros((len(self) + 2, len(self) + 2))
+        for value in self.groups.values:
+            ends = self.segment[[value.producer, *value.consumers]]
+            touched.append((set(ends.tolist()), -1, value.hop_s))
+            whole[0, ends.max() + 1] += value.hop_s
+            whole[ends.min() + 1, ends.max() + 1] -= value.hop_s
+        inside = whole.cumsum(axis=0).cumsum(axis=1)[:-1, :-1]
+        spent_s: Floats = (self.coverage(touched) - inside).clip(0)
+        return spent_s
+
+    def time_s(self, stage: int) -> Floats:
+        """Time of each interval as a stage, without chosen recomputation."""
+        speed = self.groups.problem.speed(stage)
+        time_s: Floats = self.work_s / speed + self.communication_s(stage)
+        return time_s
 
     @cached_property
     def _sound(self) -> npt.NDArray[np.bool_]:
@@ -204,11 +148,21 @@ class Intervals:
         groups = self.groups
         wrong = (groups.earliest > stage) | (groups.latest < stage)
         if not wrong.any():
-            return self._sound
+            return self._filled
         sums = np.bincount(self.segment, weights=wrong, minlength=len(self))
         misplaced = np.concatenate([[0.0], np.cumsum(sums)])
         fitting: npt.NDArray[np.bool_] = misplaced[None, :] == misplaced[:, None]
-        return self._sound & fitting
+        return self._filled & fitting
+
+    @cached_property
+    def _filled(self) -> npt.NDArray[np.bool_]:
+        """Whether the interval is sound and holds its quotas."""
+        filled = self._sound
+        for quota in self.groups.quotas:
+            sums = np.bincount(self.segment, weights=quota.counts, minlength=len(self))
+            held = np.concatenate([[0.0], np.cumsum(sums)])
+            filled = filled & (held[None, :] - held[:, None] == quota.each)
+        return filled
 
     @cached_property
     def static_bytes(self) -> Floats:
@@ -298,19 +252,23 @@ class Intervals:
         return self.static_bytes + in_flight * (saved + received) + peak + wire
 
     def stage_costs(self) -> list[Floats]:
-        """Return, for each stage, the seconds of each interval; infinite if illegal."""
+        """Return, for each stage, the seconds of each interval; infinite if illegal.
+
+        For ranks of one stage: a stage must fit the memory of its rank by itself.
+        """
         problem = self.groups.problem
-        by_kind: dict[int, Floats] = {}
+        by_kind: dict[object, Floats] = {}
         costs = []
         for stage in range(problem.stages):
-            allowed = self.allowed(stage)
-            in_flight = problem.in_flight[stage]
-            if problem.memory_limit_bytes is not None:
-                fits = self.memory_bytes(in_flight) <= problem.memory_limit_bytes
-                allowed = allowed & fits
-            key = -1 if allowed is self._sound else stage
+            allowed, limit = self.allowed(stage), problem.limits[problem.rank_of(stage)]
+            held = problem.in_flight[stage] if limit is not None else 0
+            place = -1 if allowed is self._filled else stage
+            free = problem.is_free(stage), problem.is_free(stage + 1)
+            key = (place, free, problem.speed(stage), limit, held)
             if key not in by_kind:
-                by_kind[key] = np.where(allowed, self.time_s, math.inf)
+                if limit is not None:
+                    allowed = allowed & (self.memory_bytes(held) <= limit)
+                by_kind[key] = np.where(allowed, self.time_s(stage), math.inf)
             costs.append(by_kind[key])
         return costs
 

@@ -1,21 +1,22 @@
-"""Slices one order into stages with the least step time, by dynamic programming."""
+"""Slices one order into stages at the least cost, by dynamic programming."""
 
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
     Matrix = npt.NDArray[np.float64]
 
-__all__ = ["Slicing", "least_bottleneck", "least_step"]
+__all__ = ["Slicing", "least_bottleneck", "least_weighted", "prove_weighted"]
 
 MAX_TRIALS = 80
 """Thresholds tried on a large table; small tables are searched to the end."""
@@ -27,7 +28,7 @@ class Slicing:
     """Where to cut: stage s is the interval ``cuts[s]`` to ``cuts[s + 1]``."""
 
     value: float
-    """Step time, or the largest cost where that is what was minimised."""
+    """The weighted sum, or the largest cost where that is what was minimised."""
     sum_s: float
     longest_s: float
     cuts: tuple[int, ...]
@@ -53,10 +54,10 @@ def least_bottleneck(costs: Sequence[Matrix]) -> Slicing | None:
     return _trace(costs, choices, float(best[-1]))
 
 
-def least_step(
-    costs: Sequence[Matrix], micro_batches: int, *, cutoff_s: float = math.inf
+def least_weighted(
+    costs: Sequence[Matrix], weights: tuple[float, float], *, cutoff: float = math.inf
 ) -> Slicing | None:
-    """Minimise ``sum(t) + (M - 1) * max(t)`` over the slicings of one order.
+    """Minimise ``longest_weight * max(t) + sum_weight * sum(t)`` over slicings.
 
     For a threshold on the longest stage, the least sum is a shortest path; thresholds
     are searched by halving (Zheng et al., Alpa, OSDI 2022, section 5.2, enumerates
@@ -65,34 +66,60 @@ def least_step(
 
     Args:
         costs: As for `least_bottleneck`, in seconds.
-        micro_batches: M.
-        cutoff_s: Slicings that take this long or longer are of no interest.
+        weights: Of the longest stage time and of the sum of all, see
+            ``Problem.weights``.
+        cutoff: Slicings of this value or more are of no interest.
 
     Returns:
         The best slicing below the cutoff, or None.
     """
-    shortest = least_bottleneck(costs)
-    if shortest is None:
-        return None
-    search = _Search(costs, micro_batches, cutoff_s)
-    low = search.least_sum(shortest.longest_s)
-    high = search.least_sum(math.inf)
-    if low is not None and high is not None:
-        search.between(low, high)
+    small = len(costs[0]) <= SMALL_TABLE
+    search = _Search(costs, weights, cutoff)
+    search.run(lambda trials: not small and trials >= MAX_TRIALS)
     return search.best
+
+
+def prove_weighted(
+    costs: Sequence[Matrix],
+    weights: tuple[float, float],
+    *,
+    cutoff: float,
+    deadline: float,
+) -> tuple[Slicing | None, float]:
+    """As `least_weighted`, to the end unless the deadline comes first.
+
+    Returns:
+        The best slicing below the cutoff, or None; and a bound on all slicings, which
+        is the best or the cutoff if the search came to its end.
+    """
+    search = _Search(costs, weights, cutoff)
+    search.run(lambda _: time.monotonic() > deadline)
+    return search.best, search.bound
 
 
 class _Search:
     """Halves the range of thresholds until none can hold a better slicing."""
 
     def __init__(
-        self, costs: Sequence[Matrix], micro_batches: int, cutoff_s: float
+        self, costs: Sequence[Matrix], weights: tuple[float, float], cutoff: float
     ) -> None:
         self.costs = costs
-        self.others = micro_batches - 1
-        self.cutoff_s = cutoff_s
+        self.longest_weight, self.sum_weight = weights
+        self.cutoff = cutoff
         self.best: Slicing | None = None
-        self.trials = math.inf if len(costs[0]) <= SMALL_TABLE else MAX_TRIALS
+        self.bound = cutoff
+
+    def run(self, stop: Callable[[int], bool]) -> None:
+        """Search, until told to stop after some number of thresholds."""
+        shortest = least_bottleneck(self.costs)
+        if shortest is None:
+            return
+        low = self.least_sum(shortest.longest_s)
+        high = self.least_sum(math.inf) if self.sum_weight > 0 else None
+        self.bound = self.cutoff
+        if low is not None and high is not None:
+            left = self.between(low, high, stop)
+            self.bound = min(self.cutoff, left)
 
     def least_sum(self, longest_s: float) -> Slicing | None:
         """Minimise the sum of stage times with no stage above a threshold."""
@@ -107,39 +134,56 @@ class _Search:
         found = _trace(self.costs, choices, float(best[-1]))
         if found is None:
             return None
-        step_s = found.sum_s + self.others * found.longest_s
-        if step_s < self.cutoff_s:
-            self.cutoff_s = step_s
+        value = self._value(found.sum_s, found.longest_s)
+        if value < self.cutoff:
+            self.cutoff = value
             self.best = Slicing(
-                value=step_s,
+                value=value,
                 sum_s=found.sum_s,
                 longest_s=found.longest_s,
                 cuts=found.cuts,
             )
         return found
 
-    def between(self, low: Slicing, high: Slicing) -> None:
-        """Search the thresholds above ``low`` and below ``high``."""
+    def _value(self, sum_s: float, longest_s: float) -> float:
+        return self.sum_weight * sum_s + self.longest_weight * longest_s
+
+    def between(
+        self, low: Slicing, high: Slicing, stop: Callable[[int], bool]
+    ) -> float:
+        """Search the thresholds above ``low`` and below ``high``.
+
+        Returns:
+            A bound on the slicings at thresholds that were left out.
+        """
         levels = self._levels(low.longest_s, high)
         ranges = [(0, len(levels), low.sum_s, high.sum_s)]
-        while ranges and self.trials > 0:
-            start, stop, low_sum_s, high_sum_s = ranges.pop()
-            if start >= stop or high_sum_s >= low_sum_s:
+        trials = 0
+        while ranges and not stop(trials):
+            start, end, low_sum_s, high_sum_s = ranges.pop()
+            if start >= end or high_sum_s >= low_sum_s:
                 continue
-            if high_sum_s + self.others * levels[start] >= self.cutoff_s:
+            if self._value(high_sum_s, float(levels[start])) >= self.cutoff:
                 continue
-            middle = (start + stop) // 2
-            self.trials -= 1
+            middle = (start + end) // 2
+            trials += 1
             found = self.least_sum(float(levels[middle]))
             sum_s = low_sum_s if found is None else found.sum_s
-            ranges.append((middle + 1, stop, sum_s, high_sum_s))
+            ranges.append((middle + 1, end, sum_s, high_sum_s))
             ranges.append((start, middle, low_sum_s, sum_s))
+        left = (
+            self._value(high_sum_s, float(levels[start]))
+            for start, end, low_sum_s, high_sum_s in ranges
+            if start < end and high_sum_s < low_sum_s
+        )
+        return min(left, default=math.inf)
 
     def _levels(self, above_s: float, high: Slicing) -> Matrix:
         """Return the stage times that could be the longest of a better slicing."""
         below_s = high.longest_s
-        if self.others:
-            below_s = min(below_s, (self.cutoff_s - high.sum_s) / self.others)
+        if self.longest_weight:
+            left = self.cutoff - self.sum_weight * high.sum_s
+            below_s = min(below_s, left / self.longest_weight)
         different = {id(cost): cost for cost in self.costs}.values()
         return np.unique(
             np.concatenate([c[(c > above_s) & (c < below_s)] for c in different])

@@ -5,9 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Assignment", "Checkpointing", "Problem", "Tie", "Unit", "Value"]
+__all__ = [
+    "Assignment",
+    "Checkpointing",
+    "Constraint",
+    "Device",
+    "Objective",
+    "Problem",
+    "Schedule",
+    "Tie",
+    "Transfer",
+    "Unit",
+    "Value",
+]
 
 Checkpointing = Literal["none", "auto", "all"]
+Objective = Literal["step", "bottleneck"]
+Schedule = Literal["1f1b", "dualpipev"]
+Transfer = Literal["hops", "ends"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +45,8 @@ class Unit:
     """Activation-checkpoint unit: equal blocks are recomputed together; -1: never."""
     pinned_stage: int | None = None
     """The only stage it may be on (negative counts from the last); None: any."""
+    gradient_bytes: int = 0
+    """Gradients that replicas of the pipeline sum after a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,24 +76,56 @@ class Tie:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What one rank runs on, relative to the device that the units are priced for."""
+
+    speed: float = 1.0
+    """Work is done this many times as fast."""
+    memory_limit_bytes: int | None = None
+    """Its memory; None: the problem's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """A wish of the user, with the words to name it if it cannot be met."""
+
+    kind: Literal["together", "pin", "equal"]
+    """Share a stage; be on ``stage``; or: every stage holds equally many parts."""
+    words: str
+    """How the user put it, for errors."""
+    parts: tuple[tuple[int, ...], ...]
+    """Units of each part; the units of one part share a stage."""
+    stage: int = 0
+    """For "pin": the stage (negative counts from the last)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One planning problem.
 
+    Stages are placed on ranks: one each, or under ``schedule="dualpipev"`` two: rank r
+    of S holds the stages r and 2S - 1 - r.
+
     Stage time (one micro-batch): sum over its units of ``forward_s + backward_s``,
-    plus ``forward_s`` again of every recomputed unit, plus ``hop_s`` of every value
-    that crosses the boundary before it and of every value that crosses the boundary
-    after it (hop model: a value needed k stages later crosses k boundaries).
+    plus ``forward_s`` again of every recomputed unit, divided by the speed of its
+    device; plus the time of communication. ``transfer="hops"``: ``hop_s`` of every
+    value that crosses the boundary before it and of every value that crosses the
+    boundary after it (a value needed k stages later crosses k boundaries; a boundary
+    between two stages of one rank is free). ``transfer="ends"``: ``hop_s`` of every
+    value that is made or read on the stage and also on another: it passes through
+    memory that all devices share, and does not order the stages.
 
-    Stage memory: ``static_bytes`` of its units, of each tie with a unit on it (once),
-    plus ``in_flight[s]`` times (``saved_bytes`` of the kept units, plus what each
-    recomputed block reads from outside itself, plus twice the bytes received),
-    plus the largest ``saved_bytes`` of one recomputed block, plus the bytes of one
-    wire buffer each way (received and sent).
+    Stage memory: ``static_bytes`` of its units, of each tie with a unit on it (once
+    on a rank), plus ``in_flight[s]`` times (``saved_bytes`` of the kept units, plus
+    what each recomputed block reads from outside itself, plus twice the bytes
+    received), plus the largest ``saved_bytes`` of one recomputed block on the rank,
+    plus the bytes of one wire buffer each way (received and sent).
 
-    Step time: ``sum(stage times) + (micro_batches - 1) * max(stage times)``
-    (Zheng et al., Alpa, OSDI 2022, section 5.2).
+    Time and memory of a rank are the sums over its stages. The objective is a weighted
+    sum of ``max`` and ``sum`` of the rank times, see `weights`.
 
-    ``units`` are in a topological order of ``values`` and ``order_edges``.
+    ``units`` are in a topological order of ``values`` (with "hops") and
+    ``order_edges``.
     """
 
     units: tuple[Unit, ...]
@@ -86,13 +135,85 @@ class Problem:
     in_flight: tuple[int, ...]
     """Micro-batches whose saved activations stage s holds at its peak."""
     memory_limit_bytes: int | None = None
-    """Per stage; None: no limit."""
+    """Per rank; None: no limit."""
     order_edges: tuple[tuple[int, int], ...] = ()
     """Pairs (before, after) without data: the first may not be on a later stage."""
     ties: tuple[Tie, ...] = ()
     checkpointing: Checkpointing = "auto"
     block_names: tuple[str, ...] = ()
     """Name of each activation-checkpoint block, by its number."""
+    objective: Objective = "step"
+    """What is minimised: the step time, or the longest time of a rank."""
+    schedule: Schedule = "1f1b"
+    transfer: Transfer = "hops"
+    devices: tuple[Device, ...] = ()
+    """One per rank; empty: all alike."""
+    constraints: tuple[Constraint, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.stages // 2 if self.schedule == "dualpipev" else self.stages
+
+    def rank_of(self, stage: int) -> int:
+        """Return the rank that holds a stage."""
+        if self.schedule == "dualpipev":
+            return min(stage, self.stages - 1 - stage)
+        return stage
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """Return the stages of a rank."""
+        if self.schedule == "dualpipev":
+            return rank, self.stages - 1 - rank
+        return (rank,)
+
+    def is_free(self, boundary: int) -> bool:
+        """Whether the boundary before a stage lies between two stages of one rank."""
+        return self.schedule == "dualpipev" and boundary == self.ranks
+
+    def speed(self, stage: int) -> float:
+        """Return the relative speed of the device that a stage is on."""
+        return self.devices[self.rank_of(stage)].speed if self.devices else 1.0
+
+    @property
+    def limits(self) -> tuple[int | None, ...]:
+        """Memory limit of each rank, in bytes."""
+        shared = self.memory_limit_bytes
+        if not self.devices:
+            return (shared,) * self.ranks
+        own = (device.memory_limit_bytes for device in self.devices)
+        return tuple(shared if limit is None else limit for limit in own)
+
+    @property
+    def limited(self) -> bool:
+        """Whether some rank has a memory limit."""
+        return any(limit is not None for limit in self.limits)
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Weights of the longest rank time and of the sum of the rank times.
+
+        See `step_weights` for the step time; ``(1, 0)`` for the bottleneck.
+        """
+        return (1.0, 0.0) if self.objective == "bottleneck" else self.step_weights
+
+    @property
+    def step_weights(self) -> tuple[float, float]:
+        """Weights (longest, sum) that make up the step time of the schedule.
+
+        1F1B: ``(M - 1) max(t) + sum(t)`` (Zheng et al., Alpa, OSDI 2022, section 5.2).
+        DualPipeV: ``M max(t) + b (S - 1) / S sum(t)`` for S ranks, where b is the share
+        of the longer pass (backward, as a rule) in all work: in the fill and the drain,
+        forwards of one chunk run beside backwards of the other. For equal chunks this
+        exceeds what DeepSpeed's own instructions take by less than one forward.
+        """
+        if self.schedule == "1f1b":
+            return float(self.micro_batches - 1), 1.0
+        forward_s = sum(unit.forward_s for unit in self.units)
+        backward_s = sum(unit.backward_s for unit in self.units)
+        work_s = forward_s + backward_s
+        share = max(forward_s, backward_s) / work_s if work_s else 0.0
+        return float(self.micro_batches), share * (self.ranks - 1) / self.ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +225,9 @@ class Assignment:
     recomputed: tuple[bool, ...]
     """Whether each unit is inside a checkpointed block."""
     objective_s: float
-    """Step time of this assignment."""
+    """Step time of this assignment (or, if that is minimised, its bottleneck)."""
     bound_s: float
-    """No assignment has a shorter step time than this."""
+    """No assignment has a smaller objective than this."""
     proof: str
     """Which rule gave the bound, in words."""
     solver: str

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from partitioner.solve.groups import Groups
-    from partitioner.solve.intervals import BlockRead
+    from partitioner.solve.reads import BlockRead
     from partitioner.solve.windows import StageWindows
 
 __all__ = ["Program"]
@@ -24,19 +24,21 @@ SLACK = 1e-9
 
 
 class Program:
-    """Least step time over stages in prefix form.
+    """Least objective over stages in prefix form.
 
     ``y[g, s] = 1`` says that group g is on stage s or earlier; only groups whose
     windows leave a choice have variables. ``cut[v, s] >= y[producer, s] -
-    y[reader, s]`` says that value v crosses the boundary after stage s. Seconds are
-    divided by ``scale_s`` and bytes by the memory limit.
+    y[reader, s]`` says that value v crosses the boundary after stage s; where values
+    pass through shared memory, ``end[v, s] >= |on[producer, s] - on[reader, s]|`` says
+    that stage s writes or reads v. Seconds are divided by ``scale_s`` and bytes by the
+    memory limit.
 
     Args:
         groups: What is to be placed.
         windows: Stages left to each group.
         reads: What activation-checkpoint blocks read.
-        target_s: Step times above this are of no interest; None: any will do.
-        longest_s: Stage times above this are of no interest.
+        target_s: Objectives above this are of no interest; None: any will do.
+        longest_s: Rank times above this are of no interest.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Program:
         self.latest = windows.latest.tolist()
         self.reads = reads
         self.stages = groups.problem.stages
-        self.scale_s = float(groups.work_s.sum()) / self.stages or 1.0
+        self.scale_s = float(groups.work_s.sum()) / groups.problem.ranks or 1.0
         self.model = pulp.LpProblem("stages", pulp.LpMinimize)
         self.rows = Rows(self.model)
         self.free: dict[tuple[int, int], Any] = {}
@@ -61,10 +63,11 @@ class Program:
         self._prefixes()
         self.cuts = [self._cut(s) for s in range(self.stages - 1)]
         again: list[Term] = [0] * self.stages
-        if groups.problem.memory_limit_bytes is not None:
-            again = MemoryRows(self, groups.problem.memory_limit_bytes).add()
+        if groups.problem.limited:
+            again = MemoryRows(self).add()
         self._objective(again, target_s, longest_s)
         self._trainable()
+        self._quotas()
 
     def stage_of_groups(self, values: Mapping[str, float]) -> list[int]:
         """Read the stage of each group from the values of the variables."""
@@ -79,7 +82,7 @@ class Program:
         return stage_of
 
     def objective_s(self, values: Mapping[str, float]) -> float:
-        """Return the step time that a solution claims, in seconds."""
+        """Return the objective that a solution claims, in seconds."""
         terms = self.model.objective.items()
         scaled = sum(factor * values.get(v.name, 0.0) for v, factor in terms)
         return float(scaled) * self.scale_s
@@ -163,23 +166,72 @@ class Program:
     def _objective(
         self, again: Sequence[Term], target_s: float | None, longest_s: float
     ) -> None:
-        """Add stage times ``done[s] - done[s-1] + again[s] + hops`` and the step."""
-        scale = 1.0 / self.scale_s
-        done = [self._done(s, scale) for s in range(self.stages)]
-        hops = [self._hops(s, scale) for s in range(self.stages - 1)]
+        """Add rank times: work and recomputation by speed, and communication."""
+        problem, scale = self.groups.problem, 1.0 / self.scale_s
+        longest_weight, sum_weight = problem.weights
         cap = None if math.isinf(longest_s) else longest_s * scale * (1 + SLACK)
         longest = pulp.LpVariable("longest", 0, cap)
-        for s in range(self.stages):
-            terms = [(done[s], 1.0), (again[s], 1.0), (longest, -1.0)]
-            terms += [(done[s - 1], -1.0), (hops[s - 1], 1.0)] if s else []
-            terms += [(hops[s], 1.0)] if s < self.stages - 1 else []
-            self.rows.add(terms, "<=", 0.0)
-        others = self.groups.problem.micro_batches - 1
-        step = [(longest, float(others)), (done[-1], 1.0)]
-        step += [(hop, 2.0) for hop in hops] + [(term, 1.0) for term in again]
-        self.model.setObjective(weighted(step))
-        if target_s is not None:
-            self.rows.add(step, "<=", target_s * scale)
+        spent = self._stage_times(again, scale)
+        for rank in range(problem.ranks):
+            terms = [term for stage in problem.stages_of(rank) for term in spent[stage]]
+            self.rows.add([*terms, (longest, -1.0)], "<=", 0.0)
+        total = [(longest, longest_weight)]
+        if sum_weight:
+            total += [(t, sum_weight * f) for stage in spent for t, f in stage]
+            if target_s is not None:
+                self.rows.add(total, "<=", target_s * scale)
+        self.model.setObjective(weighted(total))
+
+    def _stage_times(
+        self, again: Sequence[Term], scale: float
+    ) -> list[list[tuple[Term, float]]]:
+        """Return the terms whose sum is the scaled time of each stage."""
+        done = [self._done(s, scale) for s in range(self.stages)]
+        spent = self._communication(scale)
+        for s, terms in enumerate(spent):
+            speed = self.groups.problem.speed(s)
+            terms += [(done[s], 1 / speed), (again[s], 1 / speed)]
+            if s:
+                terms.append((done[s - 1], -1 / speed))
+        return spent
+
+    def _communication(self, scale: float) -> list[list[tuple[Term, float]]]:
+        problem = self.groups.problem
+        if problem.transfer == "ends":
+            return [[(self._ends(s, scale), 1.0)] for s in range(self.stages)]
+        hops = [
+            0 if problem.is_free(s + 1) else self._hops(s, scale)
+            for s in range(self.stages - 1)
+        ]
+        around = [0, *hops, 0]
+        return [[(around[s], 1.0), (around[s + 1], 1.0)] for s in range(self.stages)]
+
+    def _ends(self, stage: int, scale: float) -> Any:
+        """Return the time of the values that a stage writes or reads."""
+        terms = []
+        for index, value in enumerate(self.groups.values):
+            made = self.on(value.producer, stage)
+            read = [self.on(reader, stage) for reader in value.consumers]
+            left = [(made, term) for term in read] + [(term, made) for term in read]
+            flag = self._positive(f"e{index}_{stage}", left)
+            terms.append((flag, scale * value.hop_s))
+        return self.rows.equal(f"h{stage}", terms)
+
+    def _positive(self, name: str, pairs: Sequence[tuple[Term, Term]]) -> Term:
+        """Return 1 if one term exceeds its partner, 0 if none can, or a variable."""
+        open_pairs = []
+        for high, low in pairs:
+            if isinstance(high, int) and isinstance(low, int):
+                if high > low:
+                    return 1
+            elif not (is_zero(high) or (isinstance(low, int) and low > 0)):
+                open_pairs.append((high, low))
+        if not open_pairs:
+            return 0
+        found = pulp.LpVariable(name, 0, 1)
+        for high, low in open_pairs:
+            self.rows.add([(found, 1.0), (high, -1.0), (low, 1.0)], ">=", 0.0)
+        return found
 
     def _done(self, stage: int, scale: float) -> Any:
         work = self.groups.work_s.tolist()
@@ -197,3 +249,12 @@ class Program:
         for stage in range(self.stages):
             here = [g for g in trained if self.earliest[g] <= stage <= self.latest[g]]
             self.rows.add(((self.on(g, stage), 1.0) for g in here), ">=", 1.0)
+
+    def _quotas(self) -> None:
+        """Give every stage equally many of some parts."""
+        for quota in self.groups.quotas:
+            for stage in range(self.stages):
+                held = (
+                    (self.on(g, stage), float(n)) for g, n in enumerate(quota.counts)
+                )
+                self.rows.add(held, "==", float(quota.each))

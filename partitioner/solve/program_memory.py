@@ -28,12 +28,12 @@ class MemoryRows:
     Mathematical Programming 10, 1976).
     """
 
-    def __init__(self, program: Program, limit_bytes: int) -> None:
+    def __init__(self, program: Program) -> None:
         self.program = program
         self.groups = program.groups
         self.problem = program.groups.problem
-        self.limit = limit_bytes
-        self.scale = 1.0 / max(1, limit_bytes)
+        self.limit = max(limit for limit in self.problem.limits if limit is not None)
+        self.scale = 1.0 / max(1, self.limit)
         self.choice = self.problem.checkpointing == "auto"
         self.static = [0] * len(self.groups)
         self.saved = [0] * len(self.groups)
@@ -48,24 +48,44 @@ class MemoryRows:
 
     def add(self) -> list[Term]:
         """Add the rows; return the chosen recomputation time of each stage, scaled."""
-        return [self._stage(stage) for stage in range(self.problem.stages)]
+        again: list[Term] = [0] * self.problem.stages
+        for rank, limit in enumerate(self.problem.limits):
+            if limit is not None:
+                self._rank(rank, limit, again)
+        return again
 
-    def _stage(self, stage: int) -> Term:
-        program, in_flight = self.program, self.problem.in_flight[stage]
-        here = [g for g in range(len(self.groups)) if self._possible(g, stage)]
+    def _rank(self, rank: int, limit: int, again: list[Term]) -> None:
+        stages = self.problem.stages_of(rank)
+        terms = self._ties(rank, stages)
+        parts: list[Terms] = []
+        for stage in stages:
+            terms += self._kept(stage)
+            if self.problem.checkpointing != "none":
+                again[stage] = self._recomputed(stage, terms, parts)
+        if parts:
+            terms.append((self._peak(rank, parts), float(self.limit)))
+        row = ((term, size * self.scale) for term, size in terms)
+        self.program.rows.add(row, "<=", limit * self.scale)
+
+    def _kept(self, stage: int) -> Terms:
+        """Return what a stage holds if nothing is recomputed, ties aside."""
+        in_flight = self.problem.in_flight[stage]
+        here = (g for g in range(len(self.groups)) if self._possible(g, stage))
         terms: Terms = [
-            (program.on(g, stage), float(self.static[g] + in_flight * self.saved[g]))
+            (
+                self.program.on(g, stage),
+                float(self.static[g] + in_flight * self.saved[g]),
+            )
             for g in here
         ]
-        terms += self._wires(stage, in_flight)
-        terms += self._ties(stage)
-        again_s: Term = 0
-        if self.problem.checkpointing != "none":
-            recomputed, again_s = self._recomputed(stage, in_flight)
-            terms += recomputed
-        row = ((term, size * self.scale) for term, size in terms)
-        program.rows.add(row, "<=", self.limit * self.scale)
-        return again_s
+        return terms + self._wires(stage, in_flight)
+
+    def _peak(self, rank: int, parts: Iterable[Terms]) -> Term:
+        peak = pulp.LpVariable(f"p{rank}", 0)
+        for part in parts:
+            scaled = ((term, size * self.scale) for term, size in part)
+            self.program.rows.add([*scaled, (peak, -1.0)], "<=", 0.0)
+        return peak
 
     def _possible(self, group: int, stage: int) -> bool:
         return bool(self.program.earliest[group] <= stage <= self.program.latest[group])
@@ -82,35 +102,36 @@ class MemoryRows:
                 terms.append((sent, float(value.wire_bytes)))
         return terms
 
-    def _ties(self, stage: int) -> Terms:
+    def _ties(self, rank: int, stages: Iterable[int]) -> Terms:
         terms: Terms = []
         for index, tie in enumerate(self.problem.ties):
             users = sorted({self.groups.group_of[unit] for unit in tie.units})
-            flags = [self.program.on(group, stage) for group in users]
-            held = self.program.any_of(f"t{index}_{stage}", flags)
+            flags = [self.program.on(g, stage) for stage in stages for g in users]
+            held = self.program.any_of(f"t{index}_{rank}", flags)
             terms.append((held, float(tie.static_bytes)))
         return terms
 
     # ------------------------------------------------------------ recomputation
 
-    def _recomputed(self, stage: int, in_flight: int) -> tuple[Terms, Term]:
-        """Return the bytes that recomputation changes, and its time if chosen."""
+    def _recomputed(self, stage: int, terms: Terms, parts: list[Terms]) -> Term:
+        """Add the bytes that recomputation changes; return its time if chosen.
+
+        Args:
+            stage: Where.
+            terms: Bytes of the rank, to be extended.
+            parts: Bytes brought back by each block of the rank, to be extended.
+        """
+        in_flight = self.problem.in_flight[stage]
         chosen = self._choices(stage)
-        freed, spent, parts = self._products(stage, chosen)
-        peak = pulp.LpVariable(f"p{stage}", 0)
-        for part in parts:
-            scaled = ((term, size * self.scale) for term, size in part)
-            self.program.rows.add([*scaled, (peak, -1.0)], "<=", 0.0)
-        terms: Terms = [
-            (peak, float(self.limit)),
-            *self._inputs(stage, chosen, in_flight),
-        ]
+        freed, spent, blocks = self._products(stage, chosen)
+        parts += blocks
+        terms += self._inputs(stage, chosen, in_flight)
         terms += [(term, -in_flight * size) for term, size in freed]
         if not self.choice:
-            return terms, 0
+            return 0
         scale = 1.0 / self.program.scale_s
         again = ((term, seconds * scale) for term, seconds in spent)
-        return terms, self.program.rows.equal(f"a{stage}", again)
+        return self.program.rows.equal(f"a{stage}", again)
 
     def _choices(self, stage: int) -> dict[int, Term]:
         """Return, for each block that may be on a stage, whether it is recomputed."""
@@ -170,7 +191,7 @@ class MemoryRows:
                 readers.discard(producer)
                 made = program.on(producer, stage)
             flags = [
-                self._kept(program.on(reader, stage) - made, chosen[read.block])
+                self._reads(program.on(reader, stage) - made, chosen[read.block])
                 for reader in sorted(readers)
                 if self._possible(reader, stage)
             ]
@@ -178,7 +199,7 @@ class MemoryRows:
             terms.append((kept, in_flight * float(read.wire_bytes)))
         return terms
 
-    def _kept(self, reads: Term, chosen: Term) -> Term:
+    def _reads(self, reads: Term, chosen: Term) -> Term:
         """Return a lower bound, tight at integers, on ``reads * chosen``."""
         if isinstance(chosen, int):
             return reads

@@ -44,7 +44,7 @@ def table_size(problem: Problem) -> int:
 def recomputed_units(
     problem: Problem, stage_of: Sequence[int]
 ) -> tuple[bool, ...] | None:
-    """Choose the least recomputation under which every stage fits.
+    """Choose the least recomputation under which every rank fits.
 
     Args:
         problem: With a memory limit and ``checkpointing="auto"``, else nothing is
@@ -52,20 +52,23 @@ def recomputed_units(
         stage_of: Stage of each unit.
 
     Returns:
-        Whether each unit is recomputed; None if some stage cannot fit.
+        Whether each unit is recomputed; None if some rank cannot fit.
     """
-    limit = problem.memory_limit_bytes
     plain = forced(problem)
-    found = score(problem, stage_of, plain)
-    if limit is None or all(row.memory_bytes <= limit for row in found.stages):
+    ranks = score(problem, stage_of, plain).ranks
+    excess = [
+        0 if limit is None else row.memory_bytes - limit
+        for row, limit in zip(ranks, problem.limits, strict=True)
+    ]
+    if max(excess) <= 0:
         return plain
     if problem.checkpointing != "auto":
         return None
     parts = _parts(problem, stage_of)
     chosen: set[tuple[int, int]] = set()
-    for stage, row in enumerate(found.stages):
-        here = sorted(key for key in parts if key[0] == stage)
-        picked = least_recompute([parts[key] for key in here], row.memory_bytes - limit)
+    for rank, over_bytes in enumerate(excess):
+        here = sorted(key for key in parts if problem.rank_of(key[0]) == rank)
+        picked = least_recompute([parts[key] for key in here], over_bytes)
         if picked is None:
             return None
         chosen.update(here[index] for index in picked)
@@ -109,36 +112,32 @@ def recompute_costs(
     cheapest per byte first and the smallest peak first.
 
     Args:
-        table: Intervals of one order.
+        table: Intervals of one order, for ranks of one stage each.
         pairs: Which intervals are of interest, shape (m + 1, m + 1); None: all.
 
     Returns:
         For each stage, seconds of each interval; infinite if it cannot fit.
     """
     problem = table.groups.problem
-    limit = problem.memory_limit_bytes
-    if limit is None:
+    if not problem.limited:
         return table.stage_costs()
-    wanted = np.triu(np.ones_like(table.time_s, dtype=np.bool_), k=1)
+    wanted = np.triu(np.ones_like(table.work_s, dtype=np.bool_), k=1)
     if pairs is not None:
         wanted &= pairs
     blocks = _Blocks(table, wanted)
-    counts = sorted(set(problem.in_flight))
-    exact = int(wanted.sum()) * len(counts) <= EXACT_CELLS
-    again_s = {}
-    for count in counts:
-        excess = (table.memory_bytes(count) - limit)[wanted]
-        again_s[count] = np.full(table.time_s.shape, math.inf)
-        again_s[count][wanted] = (
-            blocks.exact_s(excess, count) if exact else blocks.greedy_s(excess, count)
-        )
+    kinds = list(zip(problem.in_flight, problem.limits, strict=True))
+    exact = int(wanted.sum()) * len(set(kinds)) <= EXACT_CELLS
+    again_s = {
+        (count, limit): blocks.again_s(count, limit, exact=exact)
+        for count, limit in set(kinds)
+    }
     return [
         np.where(
             table.allowed(stage),
-            table.time_s + again_s[problem.in_flight[stage]],
+            table.time_s(stage) + again_s[kind] / problem.speed(stage),
             math.inf,
         )
-        for stage in range(problem.stages)
+        for stage, kind in enumerate(kinds)
     ]
 
 
@@ -150,6 +149,8 @@ class _Blocks:
 
     def __init__(self, table: Intervals, wanted: npt.NDArray[np.bool_]) -> None:
         units = table.groups.problem.units
+        self.table = table
+        self.wanted = wanted
         start, stop = np.nonzero(wanted)
         forward_s = table.block_prefix([unit.forward_s for unit in units])
         saved = table.block_prefix([unit.saved_bytes for unit in units])
@@ -162,6 +163,17 @@ class _Blocks:
         for block, indices in by_block.items():
             items = table.read_items(table.reads[index] for index in indices)
             self.gain[block] -= table.coverage(items)[start, stop]
+
+    def again_s(self, in_flight: int, limit: int | None, *, exact: bool) -> Floats:
+        """Return the time at speed 1 that makes each interval fit, or infinity."""
+        spent_s = np.full(self.wanted.shape, math.inf)
+        if limit is None:
+            spent_s[self.wanted] = 0.0
+            return spent_s
+        excess = (self.table.memory_bytes(in_flight) - limit)[self.wanted]
+        choose = self.exact_s if exact else self.greedy_s
+        spent_s[self.wanted] = choose(excess, in_flight)
+        return spent_s
 
     def exact_s(self, excess: Floats, in_flight: int) -> Floats:
         """Return the least recomputation time of each interval, one by one."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from partitioner.solve.problem import Problem
 
-__all__ = ["Score", "StageScore", "score"]
+__all__ = ["RankScore", "Score", "StageScore", "score"]
 
 RECEIVED_COPIES = 2
 """A received tensor exists twice per micro-batch in flight: as leaf and as clone."""
@@ -52,39 +52,42 @@ class StageScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankScore:
+    """Time of one micro-batch and peak memory of one rank, all its stages together."""
+
+    time_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """Times and memory of all stages of one assignment."""
 
     stages: tuple[StageScore, ...]
+    ranks: tuple[RankScore, ...]
     micro_batches: int
-
-    @property
-    def step_s(self) -> float:
-        """Step time: ``sum(t) + (micro_batches - 1) * max(t)``.
-
-        Source: Zheng et al., Alpa, OSDI 2022, section 5.2.
-        """
-        times = [stage.time_s for stage in self.stages]
-        return sum(times) + (self.micro_batches - 1) * max(times)
+    step_s: float
+    """Step time, see ``Problem.step_weights``."""
+    objective_s: float
+    """What was to be minimised, see ``Problem.weights``."""
 
     @property
     def bottleneck(self) -> int:
-        """Index of the slowest stage (the first of equals)."""
-        times = [stage.time_s for stage in self.stages]
+        """Index of the slowest rank (a stage, under 1F1B), the first of equals."""
+        times = [rank.time_s for rank in self.ranks]
         return times.index(max(times))
 
     @property
     def bubble_share(self) -> float:
-        """Share of stage time that is idle: ``1 - M * sum(t) / (S * step)``.
+        """Share of the ranks' time that is idle: ``1 - M * sum(t) / (S * step)``.
 
-        With equal stages this is ``(S - 1) / (M + S - 1)`` (Huang et al., GPipe,
-        NeurIPS 2019, section 2.3).
+        With equal stages under 1F1B this is ``(S - 1) / (M + S - 1)`` (Huang et al.,
+        GPipe, NeurIPS 2019, section 2.3).
         """
-        step_s = self.step_s
-        if step_s <= 0:
+        if self.step_s <= 0:
             return 0.0
-        busy_s = self.micro_batches * sum(stage.time_s for stage in self.stages)
-        return max(0.0, 1 - busy_s / (len(self.stages) * step_s))
+        busy_s = self.micro_batches * sum(rank.time_s for rank in self.ranks)
+        return max(0.0, 1 - busy_s / (len(self.ranks) * self.step_s))
 
 
 def score(
@@ -100,8 +103,7 @@ def score(
     Returns:
         Time and memory of every stage, in seconds and bytes.
     """
-    stages = range(problem.stages)
-    hop_s, hop_bytes = _boundaries(problem, stage_of)
+    communication_s, hop_bytes = _communication(problem, stage_of)
     static = _static_bytes(problem, stage_of)
     saved, peak = _saved_bytes(problem, stage_of, recomputed)
     forward_s = [0.0] * problem.stages
@@ -113,10 +115,10 @@ def score(
         recompute_s[stage] += unit.forward_s if again else 0.0
     rows = tuple(
         StageScore(
-            forward_s=forward_s[s],
-            backward_s=backward_s[s],
-            recompute_s=recompute_s[s],
-            communication_s=hop_s[s] + hop_s[s + 1],
+            forward_s=forward_s[s] / problem.speed(s),
+            backward_s=backward_s[s] / problem.speed(s),
+            recompute_s=recompute_s[s] / problem.speed(s),
+            communication_s=communication_s[s],
             static_bytes=static[s],
             saved_bytes=problem.in_flight[s] * saved[s],
             received_bytes=problem.in_flight[s] * RECEIVED_COPIES * hop_bytes[s],
@@ -124,9 +126,61 @@ def score(
             wire_bytes=hop_bytes[s] + hop_bytes[s + 1],
             sent_bytes=hop_bytes[s + 1],
         )
-        for s in stages
+        for s in range(problem.stages)
     )
-    return Score(stages=rows, micro_batches=problem.micro_batches)
+    ranks = tuple(
+        _rank([rows[s] for s in problem.stages_of(r)]) for r in range(problem.ranks)
+    )
+    times = [rank.time_s for rank in ranks]
+    return Score(
+        stages=rows,
+        ranks=ranks,
+        micro_batches=problem.micro_batches,
+        step_s=_weighted(problem.step_weights, times),
+        objective_s=_weighted(problem.weights, times),
+    )
+
+
+def _weighted(weights: tuple[float, float], times: Sequence[float]) -> float:
+    return weights[0] * max(times) + weights[1] * sum(times)
+
+
+def _rank(rows: Sequence[StageScore]) -> RankScore:
+    """Sum the stages of a rank; only one block is recomputed at a time."""
+    peaks = [row.recompute_peak_bytes for row in rows]
+    memory_bytes = sum(row.memory_bytes for row in rows)
+    return RankScore(
+        time_s=sum(row.time_s for row in rows),
+        memory_bytes=memory_bytes - sum(peaks) + max(peaks),
+    )
+
+
+def _communication(
+    problem: Problem, stage_of: Sequence[int]
+) -> tuple[list[float], list[int]]:
+    """Return seconds of communication by stage, and bytes over each boundary.
+
+    Boundary b lies before stage b; there is one more at the end.
+    """
+    hop_s, hop_bytes = _boundaries(problem, stage_of)
+    if problem.transfer == "ends":
+        return _at_ends_s(problem, stage_of), hop_bytes
+    wire_s = [
+        0.0 if problem.is_free(boundary) else seconds
+        for boundary, seconds in enumerate(hop_s)
+    ]
+    return [wire_s[s] + wire_s[s + 1] for s in range(problem.stages)], hop_bytes
+
+
+def _at_ends_s(problem: Problem, stage_of: Sequence[int]) -> list[float]:
+    """Charge each value that leaves its stage to every stage that makes or reads it."""
+    spent_s = [0.0] * problem.stages
+    for value in problem.values:
+        touched = {stage_of[unit] for unit in (value.producer, *value.consumers)}
+        if len(touched) > 1:
+            for stage in touched:
+                spent_s[stage] += value.hop_s
+    return spent_s
 
 
 def _boundaries(
@@ -149,7 +203,10 @@ def _static_bytes(problem: Problem, stage_of: Sequence[int]) -> list[int]:
     for unit, stage in zip(problem.units, stage_of, strict=True):
         static[stage] += unit.static_bytes
     for tie in problem.ties:
-        for stage in {stage_of[unit] for unit in tie.units}:
+        held: dict[int, int] = {}  # rank: its first stage with the tie
+        for stage in sorted({stage_of[unit] for unit in tie.units}):
+            held.setdefault(problem.rank_of(stage), stage)
+        for stage in held.values():
             static[stage] += tie.static_bytes
     return static
 

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
     from partitioner.solve.groups import Groups
+    from partitioner.solve.problem import Problem
 
     Floats = npt.NDArray[np.float64]
     Ints = npt.NDArray[np.int64]
@@ -45,30 +48,32 @@ class Reach:
     def windows(self, longest_s: float) -> StageWindows:
         """Return the windows under a limit on the stage time.
 
-        The ancestors of a group and itself fill at least ``ceil(work / T)`` stages,
-        so it cannot be before the last of them; likewise from the end.
+        The ancestors of a group and itself fill as many stages as their work takes at
+        the speeds of the ranks, T on each, so it cannot be before the last of them;
+        likewise from the end.
         """
-        groups = self.groups
-        last = groups.problem.stages - 1
-        if longest_s <= 0:
-            earliest = np.where(self.before_s > 0, last + 1, 0)
-            latest = np.where(self.after_s > 0, -1, last)
-        else:
-            earliest = _stages(self.before_s, longest_s) - 1
-            latest = last + 1 - _stages(self.after_s, longest_s)
+        groups, problem = self.groups, self.groups.problem
+        stages = range(problem.stages)
+        forwards = _capacity(problem, stages) * longest_s
+        backwards = _capacity(problem, reversed(stages)) * longest_s
         return StageWindows(
-            earliest=np.maximum(earliest, groups.earliest),
-            latest=np.minimum(latest, groups.latest),
+            earliest=np.maximum(_stages(self.before_s, forwards), groups.earliest),
+            latest=np.minimum(
+                problem.stages - 1 - _stages(self.after_s, backwards), groups.latest
+            ),
         )
 
     def least_longest_s(self) -> float:
         """Return a lower bound on the longest stage time, from work and windows."""
         groups = self.groups
+        problem = groups.problem
+        speeds = [problem.speed(stage) for stage in range(problem.stages)]
+        total_s = float(groups.work_s.sum())
         low = max(
-            float(groups.work_s.sum()) / groups.problem.stages,
-            float(groups.work_s.max()),
+            total_s / float(_capacity(problem, range(problem.stages))[-1]),
+            float(groups.work_s.max()) / max(speeds),
         )
-        high = max(float(groups.work_s.sum()), low)
+        high = max(total_s / min(speeds), low)
         if self.windows(high).empty:
             return high
         while high - low > low * 1e-6 and high > 0:
@@ -80,9 +85,21 @@ class Reach:
         return low
 
 
-def _stages(work_s: Floats, longest_s: float) -> Ints:
-    count = np.ceil(work_s / longest_s * (1 - SLACK) - SLACK)
-    return np.maximum(1, np.minimum(count, np.iinfo(np.int32).max)).astype(np.int64)
+def _capacity(problem: Problem, stages: Iterable[int]) -> Floats:
+    """Return the speed of all ranks that hold one of the first stages of a sequence."""
+    speed_of: dict[int, float] = {}
+    capacity = []
+    for stage in stages:
+        speed_of[problem.rank_of(stage)] = problem.speed(stage)
+        capacity.append(sum(speed_of.values()))
+    return np.array(capacity)
+
+
+def _stages(work_s: Floats, capacity_s: Floats) -> Ints:
+    """Return the first place in a sequence of stages up to which work can be done."""
+    bare_s = work_s * (1 - SLACK) - SLACK * capacity_s[0]
+    found: Ints = np.searchsorted(capacity_s, bare_s, side="left").astype(np.int64)
+    return found
 
 
 def reach(groups: Groups) -> Reach:

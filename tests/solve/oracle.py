@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from partitioner.solve import Problem, Tie, Unit, Value, score
+from partitioner.solve import Constraint, Device, Problem, Tie, Unit, Value, score
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 def stage_assignments(problem: Problem) -> Iterator[tuple[int, ...]]:
     """Yield every monotone assignment that obeys pins and trainable parameters."""
-    edges = [(v.producer, c) for v in problem.values for c in v.consumers]
-    edges += problem.order_edges
+    edges = list(problem.order_edges)
+    if problem.transfer == "hops":
+        edges += [(v.producer, c) for v in problem.values for c in v.consumers]
     trainable = {i for i, unit in enumerate(problem.units) if unit.trainable}
     for tie in problem.ties:
         trainable.update(tie.units if tie.trainable else ())
@@ -28,10 +29,24 @@ def stage_assignments(problem: Problem) -> Iterator[tuple[int, ...]]:
         for unit in problem.units
     ]
     for stage_of in itertools.product(*choices):
-        if all(stage_of[a] <= stage_of[b] for a, b in edges) and {
-            stage_of[unit] for unit in trainable
-        } == set(stages):
+        if (
+            all(stage_of[a] <= stage_of[b] for a, b in edges)
+            and {stage_of[unit] for unit in trainable} == set(stages)
+            and all(obeys(problem, c, stage_of) for c in problem.constraints)
+        ):
             yield stage_of
+
+
+def obeys(problem: Problem, constraint: Constraint, stage_of: tuple[int, ...]) -> bool:
+    places = [{stage_of[unit] for unit in part} for part in constraint.parts]
+    if any(len(place) > 1 for place in places):
+        return False
+    found = [min(place) for place in places]
+    if constraint.kind == "pin":
+        return set(found) == {constraint.stage % problem.stages}
+    if constraint.kind == "equal":
+        return len({found.count(stage) for stage in range(problem.stages)}) == 1
+    return True
 
 
 def recomputations(
@@ -59,13 +74,15 @@ def recomputations(
 
 
 def fits(problem: Problem, stage_of, recomputed) -> bool:
-    limit = problem.memory_limit_bytes
-    rows = score(problem, stage_of, recomputed).stages
-    return limit is None or all(row.memory_bytes <= limit for row in rows)
+    rows = score(problem, stage_of, recomputed).ranks
+    return all(
+        limit is None or row.memory_bytes <= limit
+        for row, limit in zip(rows, problem.limits, strict=True)
+    )
 
 
-def best_step_s(problem: Problem, order: tuple[int, ...] | None = None) -> float:
-    """Return the least step time of all legal assignments, infinite if there is none.
+def best_objective_s(problem: Problem, order: tuple[int, ...] | None = None) -> float:
+    """Return the least objective of all legal assignments, infinite if there is none.
 
     With an order of the units, only of those that slice it.
     """
@@ -76,17 +93,64 @@ def best_step_s(problem: Problem, order: tuple[int, ...] | None = None) -> float
             if laid != sorted(laid):
                 continue
         for recomputed in recomputations(problem, stage_of):
-            step_s = score(problem, stage_of, recomputed).step_s
-            if step_s < best and fits(problem, stage_of, recomputed):
-                best = step_s
+            found = score(problem, stage_of, recomputed).objective_s
+            if found < best and fits(problem, stage_of, recomputed):
+                best = found
     return best
 
 
 @st.composite
 def problems(
-    draw, *, max_units=7, limited=None, checkpointing=None, rich=True
+    draw, *, max_units=7, limited=None, checkpointing=None, rich=True, varied=False
 ) -> Problem:
-    """Draw a small problem; numbers are few, so that ties and zeros are common."""
+    """Draw a small problem; numbers are few, so that ties and zeros are common.
+
+    Varied ones have other objectives, devices, schedules, transfers and constraints.
+    """
+    plain = draw(_plain(max_units, limited, checkpointing, rich))
+    return draw(_varied(plain)) if varied else plain
+
+
+@st.composite
+def _varied(draw, problem: Problem) -> Problem:
+    paired = draw(st.booleans())
+    if paired:
+        stages = draw(st.sampled_from([2, 4]))
+        held = tuple(draw(st.integers(1, 4)) for _ in range(stages))
+        problem = dataclasses.replace(
+            problem, schedule="dualpipev", stages=stages, in_flight=held
+        )
+    changes = {
+        "objective": draw(st.sampled_from(["step", "bottleneck"])),
+        "transfer": "hops" if paired else draw(st.sampled_from(["hops", "ends"])),
+        "constraints": tuple(draw(st.lists(_constraints(problem), max_size=1))),
+    }
+    if draw(st.booleans()):
+        changes["devices"] = tuple(
+            Device(
+                speed=draw(st.sampled_from([1.0, 1.0, 0.5, 3.0])),
+                memory_limit_bytes=draw(st.sampled_from([None, None, 60])),
+            )
+            for _ in range(problem.ranks)
+        )
+    return dataclasses.replace(problem, **changes)
+
+
+@st.composite
+def _constraints(draw, problem: Problem) -> Constraint:
+    kind = draw(st.sampled_from(["together", "pin", "equal"]))
+    units = draw(st.permutations(range(len(problem.units))))
+    if kind == "equal":
+        size = min(len(units), problem.stages)
+        parts = tuple((unit,) for unit in units[:size])
+    else:
+        parts = (tuple(units[: draw(st.integers(1, 2))]),)
+    stage = draw(st.integers(-problem.stages, problem.stages - 1))
+    return Constraint(kind=kind, words=kind, parts=parts, stage=stage)
+
+
+@st.composite
+def _plain(draw, max_units, limited, checkpointing, rich) -> Problem:
     count = draw(st.integers(2, max_units))
     seconds = st.sampled_from([0.0, 0.0, 0.5, 1.0, 2.0, 5.0])
     size = st.sampled_from([0, 0, 1, 4, 16])
@@ -143,4 +207,5 @@ def problems(
 
 
 def unlimited(problem: Problem) -> Problem:
-    return dataclasses.replace(problem, memory_limit_bytes=None)
+    devices = tuple(Device(speed=device.speed) for device in problem.devices)
+    return dataclasses.replace(problem, memory_limit_bytes=None, devices=devices)

@@ -9,3 +9,5 @@ quick = settings(
     max_examples=100, deadline=None, derandomize=True, suppress_health_check=slow
 )
 thorough = settings(quick, max_examples=40)
+few = settings(quick, max_examples=15)
+"""For examples that each start a solver."""

@@ -10,7 +10,7 @@ import pytest
 from partitioner.errors import OptionError
 from partitioner.solve import backends
 from partitioner.solve.backends import require_solver, run_solver
-from tests.solve.oracle import best_step_s
+from tests.solve.oracle import best_objective_s
 from tests.solve.test_program import program_of
 from tests.solve.toys import chain
 
@@ -90,7 +90,7 @@ def test_solvers_agree_and_their_bound_is_below_the_optimum(solver):
     outcome = run_solver(program.model, solver=solver, gap=0.0, time_limit_s=60.0)
     assert outcome.status == "optimal"
     objective_s = program.objective_s(outcome.values)
-    assert objective_s == pytest.approx(best_step_s(PROBLEM), rel=1e-6)
+    assert objective_s == pytest.approx(best_objective_s(PROBLEM), rel=1e-6)
     assert 0 < outcome.bound * program.scale_s <= objective_s * (1 + 1e-6)
 
 
@@ -104,7 +104,7 @@ def test_the_relaxation_is_a_bound_below_the_optimum(solver):
     )
     assert outcome.status == "optimal"
     bound_s = program.objective_s(outcome.values)
-    assert 0 < bound_s < best_step_s(PROBLEM)
+    assert 0 < bound_s < best_objective_s(PROBLEM)
 
 
 def test_the_last_bound_in_the_log_counts():

@@ -33,7 +33,7 @@ def test_a_sound_assignment_has_no_fault():
         ({"stage_of": (0, 0, 0, 0)}, "stage 1 has no trainable parameter"),
         ({"recomputed": (True, False, False, False)}, "only partly recomputed"),
         ({"recomputed": (False, False, False, True)}, "belongs to no block"),
-        ({"objective_s": SOUND.objective_s * 1.01}, "scored"),
+        ({"objective_s": SOUND.objective_s * 1.01}, "counted"),
         ({"bound_s": SOUND.objective_s * 1.01}, "above objective"),
     ],
 )

@@ -13,9 +13,9 @@ from partitioner.errors import (
     OptionError,
     TooManyStagesError,
 )
-from partitioner.solve import backends, check, choose, solve
-from tests.solve.oracle import best_step_s, problems, unlimited
-from tests.solve.settings import thorough as few
+from partitioner.solve import ask, backends, check, ideals, solve
+from tests.solve.oracle import best_objective_s, problems, unlimited
+from tests.solve.settings import few, thorough
 from tests.solve.toys import chain, layers
 
 
@@ -27,10 +27,10 @@ def answer(problem, **options):
         return None
 
 
-@few
-@given(problem=problems())
+@thorough
+@given(problem=problems(varied=True))
 def test_gap_zero_equals_brute_force(problem):
-    best_s = best_step_s(problem)
+    best_s = best_objective_s(problem)
     found = answer(problem, gap=0.0, time_limit_s=30.0)
     if math.isinf(best_s):
         assert found is None
@@ -43,9 +43,22 @@ def test_gap_zero_equals_brute_force(problem):
 
 
 @few
-@given(problem=problems())
+@given(problem=problems(varied=True))
+def test_the_program_alone_equals_brute_force_too(problem):
+    best_s = best_objective_s(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ideals, "MOST_IDEALS", 0)
+        found = answer(problem, gap=0.0, time_limit_s=30.0)
+    assert (found is None) == math.isinf(best_s)
+    if found is not None:
+        assert found.objective_s == pytest.approx(best_s, rel=1e-5, abs=1e-9)
+        assert found.bound_s <= best_s * (1 + 1e-9)
+
+
+@few
+@given(problem=problems(varied=True))
 def test_bound_and_objective_enclose_the_optimum_at_any_gap(problem):
-    best_s = best_step_s(problem)
+    best_s = best_objective_s(problem)
     found = answer(problem, gap=0.2)
     if found is not None:
         assert found.bound_s <= best_s * (1 + 1e-9)
@@ -76,7 +89,7 @@ def test_nothing_is_recomputed_when_memory_suffices(problem):
 
 
 @few
-@given(problem=problems())
+@given(problem=problems(varied=True))
 def test_equal_problems_get_equal_answers(problem):
     first, second = answer(problem), answer(problem)
     if first is None or second is None:
@@ -91,8 +104,9 @@ def test_equal_problems_get_equal_answers(problem):
 
 
 @pytest.fixture
-def open_problem():
-    """A problem whose gap the bounds alone cannot close."""
+def open_problem(monkeypatch):
+    """A problem whose gap only the program closes."""
+    monkeypatch.setattr(ideals, "MOST_IDEALS", 0)
     problem = chain(
         (3.0, 2.0, 2.0, 3.0, 1.0, 4.0), hops=[2.0, 2.5, 2.0, 2.5, 2.0], stages=3
     )
@@ -113,7 +127,7 @@ def test_without_a_working_solver_the_slicing_is_returned_with_its_gap(
     assert time.monotonic() - started < 15
     assert found.solver == "order-dp"
     assert found.gap > 0
-    assert found.bound_s <= best_step_s(open_problem)
+    assert found.bound_s <= best_objective_s(open_problem)
     assert len(found.warnings) == 1
     assert check(open_problem, found) == []
 
@@ -122,7 +136,7 @@ def test_highs_closes_the_gap_too(open_problem):
     pytest.importorskip("highspy")
     found = solve(open_problem, solver="highs", gap=0.0)
     assert found.warnings == ()
-    assert found.objective_s == pytest.approx(best_step_s(open_problem))
+    assert found.objective_s == pytest.approx(best_objective_s(open_problem))
     assert found.gap <= 2e-6
 
 
@@ -144,9 +158,9 @@ def tight_problem():
     "limit", ["MOST_BINARIES_CHOOSING", "MOST_BINARIES", "BINARIES_PER_S"]
 )
 def test_too_large_a_program_leaves_an_honest_gap(limit, tight_problem, monkeypatch):
-    monkeypatch.setattr(choose, limit, 0)
+    monkeypatch.setattr(ask, limit, 0)
     found = solve(tight_problem, gap=0.0)
-    best_s = best_step_s(tight_problem)
+    best_s = best_objective_s(tight_problem)
     assert found.bound_s < best_s <= found.objective_s * (1 + 1e-9)
     assert len(found.warnings) == 1
     assert check(tight_problem, found) == []

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitioner.solve.order_dp import least_bottleneck, least_step
+from partitioner.solve.order_dp import least_bottleneck, least_weighted
 from partitioner.solve.orders import topological_orders
 from partitioner.solve.recompute import recompute_costs
-from tests.solve.oracle import best_step_s, problems
+from tests.solve.oracle import best_objective_s, problems
 from tests.solve.settings import quick
 from tests.solve.test_intervals import pinned_groups, whole_table
 
@@ -25,9 +25,9 @@ def test_slicing_an_order_equals_brute_force_over_that_order(problem, data):
     table = whole_table(groups, order)
     choose = problem.checkpointing == "auto"
     costs = recompute_costs(table) if choose else table.stage_costs()
-    found = least_step(costs, problem.micro_batches)
+    found = least_weighted(costs, problem.weights)
     units = tuple(unit for group in order for unit in groups.members[group])
-    best_s = best_step_s(problem, units)
+    best_s = best_objective_s(problem, units)
     assert (math.inf if found is None else found.value) == pytest.approx(best_s)
 
 
@@ -52,7 +52,7 @@ def test_arbitrary_costs_equal_brute_force(rows, micro_batches):
         for row in rows
     ]
     spent = list(slicings(costs))
-    step = least_step(costs, micro_batches)
+    step = least_weighted(costs, (micro_batches - 1.0, 1.0))
     assert step is not None
     assert step.value == min(sum(t) + (micro_batches - 1) * max(t) for t in spent)
     longest = least_bottleneck(costs)
@@ -62,11 +62,11 @@ def test_arbitrary_costs_equal_brute_force(rows, micro_batches):
 
 def test_nothing_above_the_cutoff_is_returned():
     costs = [np.array([[math.inf, 3.0], [math.inf, math.inf]])]
-    assert least_step(costs, 1, cutoff_s=3.0) is None
-    assert least_step(costs, 1, cutoff_s=3.1) is not None
+    assert least_weighted(costs, (0.0, 1.0), cutoff=3.0) is None
+    assert least_weighted(costs, (0.0, 1.0), cutoff=3.1) is not None
 
 
 def test_no_legal_interval_gives_nothing():
     costs = [np.full((3, 3), math.inf)] * 2
-    assert least_step(costs, 4) is None
+    assert least_weighted(costs, (3.0, 1.0)) is None
     assert least_bottleneck(costs) is None

@@ -8,18 +8,18 @@ from hypothesis import given
 from partitioner.solve import score
 from partitioner.solve.backends import run_solver
 from partitioner.solve.candidates import candidate_of
-from partitioner.solve.groups import build_groups
-from partitioner.solve.intervals import block_reads
+from partitioner.solve.groups import condensed
 from partitioner.solve.program import Program
+from partitioner.solve.reads import block_reads
 from partitioner.solve.windows import reach
-from tests.solve.oracle import best_step_s, problems, stage_assignments
+from tests.solve.oracle import best_objective_s, problems, stage_assignments
 from tests.solve.settings import thorough
 from tests.solve.toys import chain
 
 
 def program_of(problem, target_s=None):
-    groups = build_groups(problem, range(len(problem.units)))
-    windows = reach(groups).windows(math.inf)
+    groups = condensed(problem)
+    windows = reach(groups).windows(1e9)
     return groups, Program(
         groups,
         windows,
@@ -34,11 +34,11 @@ def solved(program):
 
 
 @thorough
-@given(problem=problems(max_units=6, rich=False))
+@given(problem=problems(max_units=6, rich=False, varied=True))
 def test_the_program_equals_brute_force(problem):
     groups, program = program_of(problem)
     outcome = solved(program)
-    best_s = best_step_s(problem)
+    best_s = best_objective_s(problem)
     if math.isinf(best_s):
         assert outcome.status == "infeasible"
         return
@@ -50,7 +50,7 @@ def test_the_program_equals_brute_force(problem):
     assert stage_of in set(stage_assignments(problem))
     found = candidate_of(problem, stage_of, "cbc")
     assert found is not None
-    assert found.step_s == pytest.approx(best_s, rel=1e-5, abs=1e-6)
+    assert found.objective_s == pytest.approx(best_s, rel=1e-5, abs=1e-6)
 
 
 def test_with_many_micro_batches_the_program_balances_the_longest_stage():
@@ -68,6 +68,6 @@ def test_with_many_micro_batches_the_program_balances_the_longest_stage():
 
 def test_a_target_below_the_optimum_has_no_solution():
     problem = chain((1.0, 2.0, 3.0, 4.0), hops=[1.0, 0.5, 2.0])
-    best_s = best_step_s(problem)
+    best_s = best_objective_s(problem)
     assert solved(program_of(problem, best_s * 0.999)[1]).status == "infeasible"
     assert solved(program_of(problem, best_s * 1.001)[1]).status == "optimal"
