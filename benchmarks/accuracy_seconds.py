@@ -24,8 +24,9 @@ from torch import Tensor, nn
 
 from benchmarks.models import SHAPES
 from partitioner.capture import capture
-from partitioner.cost import Units, measure, price, problem, resolve
-from partitioner.cost.blocks import outermost_blocks
+from partitioner.cost import Measurements, Units, measure, price, problem, resolve
+from partitioner.cost.blocks import block_spans
+from partitioner.cost.work import Work
 from partitioner.emit import Placement, emit
 from partitioner.graph import ModelGraph, info
 from partitioner.runtime.segment import Segment
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from partitioner.costed import CostedGraph
 
-WARM_UP, REPEATS = 3, 8
+WARM_UP, REPEATS = 3, 12
 STAGES = 4
 
 
@@ -52,6 +53,8 @@ class Result:
     stages: list[dict[str, float]] = field(default_factory=list)
     cuts: list[dict[str, float]] = field(default_factory=list)
     unpriced: list[str] = field(default_factory=list)
+    work: list[dict[str, Any]] = field(default_factory=list)
+    """Every distinct operation: FLOPs, bytes, seconds by both ways."""
 
     def summary(self) -> dict[str, float]:
         """Return median and worst error of both ways, and the rank correlations."""
@@ -93,6 +96,7 @@ def examine(name: str, device: torch.device) -> Result:
     result.failed = dict(timings.failed)
     result.unpriced = [item.operator for item in ways["profile"].unpriced]
     pairs = zip(inputs.values(), graph.inputs, strict=True)
+    result.work = distinct_work(graph, ways, timings)
     tensors = [tensor.to(device, spec.dtype) for tensor, spec in pairs]
     statement, units = problem(ways["measured"], stages=STAGES, micro_batches=16)
     result.stages = rows(ways, units, list(solve(statement).stage_of), STAGES, tensors)
@@ -102,10 +106,28 @@ def examine(name: str, device: torch.device) -> Result:
     return result
 
 
+def distinct_work(
+    graph: ModelGraph, ways: dict[str, CostedGraph], timings: Measurements
+) -> list[dict[str, Any]]:
+    """Return what is known of each distinct operation."""
+    work = Work(graph, compiled=False)
+    firsts = {work.of_node(node): node for node in reversed(graph.graph.nodes)}
+    found = []
+    for signature, node in firsts.items():
+        if signature in timings.nodes:
+            cost = asdict(ways["profile"].costs[node])
+            shapes = [list(meta.shape) for meta in info(node).outputs]
+            alone = asdict(timings.nodes[signature])
+            found.append(
+                {"signature": signature, "shapes": shapes, **cost, "alone": alone}
+            )
+    return found
+
+
 def whole_layer_cuts(graph: ModelGraph, units: Units) -> list[list[int]]:
     """Return the stage of each unit for every cut in two before a repeated module."""
     place = {node: i for i, node in enumerate(graph.graph.nodes)}
-    starts = [min(place[n] for n in span.nodes) for span in outermost_blocks(graph)]
+    starts = [min(place[n] for n in span.nodes) for span in block_spans(graph)]
     return [
         [int(min(place[n] for n in nodes) >= start) for nodes in units.nodes]
         for start in sorted(starts)[1:]

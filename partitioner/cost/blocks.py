@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -9,23 +10,27 @@ from torch import nn
 from partitioner.graph import info
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from torch import fx
 
     from partitioner.cost.units import Units
     from partitioner.graph import ModelGraph, Span
 
-__all__ = ["outermost_blocks", "unit_blocks"]
+__all__ = ["block_spans", "unit_blocks"]
+
+
+LARGEST_SHARE = 1 / 8
+"""Share of the model's operations above which a block is looked into: a stage of a
+ResNet is a repeated module, but what one would measure and recompute are its layers."""
 
 
 def unit_blocks(graph: ModelGraph, units: Units) -> tuple[list[int], tuple[str, ...]]:
     """Return the block of each unit (-1: none) and the name of each block.
 
-    A block is the outermost module call on the way to a node that is an element of an
-    ``nn.ModuleList`` or ``nn.Sequential``. A unit belongs to the block that all its
-    nodes share. A block that writes buffers (batch statistics) is one like any other:
-    recomputation leaves buffers as the first run left them (``runtime.recompute``).
+    A unit belongs to the block that all its nodes share. A block that writes buffers
+    (batch statistics) is one like any other: recomputation leaves buffers as the first
+    run left them (``runtime.recompute``).
     """
     block_of = _node_blocks(graph)
     numbers: dict[str, int] = {}
@@ -37,32 +42,52 @@ def unit_blocks(graph: ModelGraph, units: Units) -> tuple[list[int], tuple[str, 
     return found, tuple(numbers)
 
 
-def outermost_blocks(graph: ModelGraph) -> list[Span]:
-    """Return the repeated module calls that are in no other, if callable whole."""
+def block_spans(graph: ModelGraph) -> list[Span]:
+    """Return the module calls that are blocks, in the order of the recording.
+
+    A block is the outermost call of an element of an ``nn.ModuleList`` or
+    ``nn.Sequential``; where that is a large share of the model and is itself made of
+    repeated modules of one class, those are the blocks.
+    """
+    inside = _repeated_inside(graph)
+    limit = LARGEST_SHARE * len(graph.graph.nodes)
+    waiting, found = inside.get(None, []), []
+    while waiting:
+        index = waiting.pop()
+        span, nested = graph.spans[index], inside.get(index, [])
+        if len(span.nodes) > limit and _has_equals(graph, nested):
+            waiting += nested
+        else:
+            found.append(index)
+    return [graph.spans[index] for index in sorted(found)]
+
+
+def _repeated_inside(graph: ModelGraph) -> Mapping[int | None, list[int]]:
+    """Return the repeated calls directly inside each repeated call (None: inside none).
+
+    Directly: with no other repeated call between.
+    """
     repeated = [_is_repeated(graph.model, span.path) for span in graph.spans]
-    return [
-        span
-        for span, is_block in zip(graph.spans, repeated, strict=True)
-        if is_block
-        and not span.opened_because
-        and not any(repeated[index] for index in _around(graph, span))
-    ]
+    inside: dict[int | None, list[int]] = {}
+    for index, is_repeated in enumerate(repeated):
+        if is_repeated:
+            around = graph.spans[index].parent
+            while around is not None and not repeated[around]:
+                around = graph.spans[around].parent
+            inside.setdefault(around, []).append(index)
+    return inside
 
 
-def _around(graph: ModelGraph, span: Span) -> Iterator[int]:
-    """Yield the indices of the enclosing spans, from the inside."""
-    while span.parent is not None:
-        yield span.parent
-        span = graph.spans[span.parent]
+def _has_equals(graph: ModelGraph, spans: Iterable[int]) -> bool:
+    """Whether two of the calls are of modules of one class."""
+    classes = Counter(
+        type(graph.model.get_submodule(graph.spans[index].path)) for index in spans
+    )
+    return any(count > 1 for count in classes.values())
 
 
 def _node_blocks(graph: ModelGraph) -> Mapping[fx.Node, str]:
-    block_of: dict[fx.Node, str] = {}
-    # Enclosing calls hold more nodes than what they enclose: outermost first.
-    for span in sorted(graph.spans, key=lambda span: -len(span.nodes)):
-        if _is_repeated(graph.model, span.path):
-            for node in span.nodes:
-                block_of.setdefault(node, span.id)
+    block_of = {node: span.id for span in block_spans(graph) for node in span.nodes}
     for node in graph.graph.nodes:
         if node.op == "call_module" and _is_repeated(graph.model, str(node.target)):
             block_of.setdefault(node, info(node).id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partitioner.cost.blocks import outermost_blocks
+from partitioner.cost.blocks import block_spans
 from partitioner.costed import Opening
 from partitioner.graph import info
 
@@ -34,7 +34,9 @@ def estimated_openings(
     """
     order = list(graph.graph.nodes)
     found = []
-    for span in outermost_blocks(graph):
+    for span in block_spans(graph):
+        if span.opened_because:
+            continue
         inside = [costs[node] for node in span.nodes]
         block_s = sum(cost.forward_s + cost.backward_s for cost in inside)
         found += opening(order, span, OPENING_SHARE * block_s)

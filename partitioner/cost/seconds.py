@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from partitioner.cost.blocks import outermost_blocks
+from partitioner.cost.blocks import block_spans
 from partitioner.cost.openings import opening
 from partitioner.cost.roofline import kernels_s
 from partitioner.cost.sums import accumulations, result_sums, trains
@@ -94,7 +94,7 @@ class _Timed:
 
     def _share_blocks(self) -> Iterator[Opening]:
         """Divide each block's time among its nodes; yield what opening it costs."""
-        for span in outermost_blocks(self._costed.graph):
+        for span in block_spans(self._costed.graph):
             signature = self._work.of_block(span)
             timing = self._measured.blocks.get(signature)
             if timing is None:

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from partitioner.cost.blocks import outermost_blocks
+from partitioner.cost.blocks import block_spans
 from partitioner.cost.measure.calls import Calls
 from partitioner.cost.measure.store import Store, device_name
 from partitioner.cost.measure.timing import Timer
@@ -86,9 +86,8 @@ class _Session:
 
     def run(self) -> Measurements:
         nodes = _missing(self._graph.graph.nodes, self._work.of_node, self._known.nodes)
-        spans = _missing(
-            outermost_blocks(self._graph), self._work.of_block, self._known.blocks
-        )
+        whole = [s for s in block_spans(self._graph) if not s.opened_because]
+        spans = _missing(whole, self._work.of_block, self._known.blocks)
         timed_nodes = self._timed(nodes, self._node, "operations")
         timed_blocks = self._timed(spans, self._block, "blocks")
         return replace(

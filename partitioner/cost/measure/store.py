@@ -43,7 +43,7 @@ class Store:
     ) -> None:
         name = f"{device_name(device)} torch {torch.__version__}"
         name += " compiled" if compiled else ""
-        stem = re.sub(r"[^A-Za-z0-9.+]+", "-", name).strip("-").lower()
+        stem = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-").lower()
         self._folder = Path(folder or user_cache_path("fx-partitioner"))
         self.path = self._folder / f"{stem}.json"
 

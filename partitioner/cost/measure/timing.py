@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from partitioner.cost.measurements import Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Call", "Timer"]
 
@@ -23,6 +23,10 @@ _REPEATS = 21
 _BUDGET_S = 1.0
 """What one call may be repeated for; at least ``_FEWEST`` repeats are taken."""
 _FEWEST = 5
+_SUSTAINED_S = 0.4
+"""A block runs for at least so long, and the second half counts: a GPU lowers its
+clock under load, and in training the load does not end."""
+_AHEAD = 4
 _CACHE_BYTES = 2**28
 """Written between two runs of one operation, so that none finds its inputs in the
 cache: more than the last-level cache of any device here."""
@@ -83,19 +87,29 @@ class Timer:
         self, call: Call, *, alone: bool, backward: bool
     ) -> Iterator[tuple[float, float]]:
         cold = alone and self._on_gpu
-        marks = []
+        marks: list[tuple[Any, ...]] = []
         started = time.perf_counter()
-        for number in range(_WARM_UP + _REPEATS):
-            once = self._once(call, cold=cold, backward=backward)
-            if number >= _WARM_UP:
-                marks.append(once)
-            spent_s = time.perf_counter() - started
-            if len(marks) >= _FEWEST and spent_s > _BUDGET_S:
-                break
+        while not self._enough(len(marks), started, alone=alone):
+            marks.append(self._once(call, cold=cold, backward=backward))
+            self._keep_pace(marks)
         if self._on_gpu:
             torch.cuda.synchronize(self._device)
-        for before, middle, between, after in marks:
+        steady = marks[_WARM_UP:] if alone else marks[len(marks) // 2 :]
+        for before, middle, between, after in steady:
             yield _elapsed_s(before, middle), _elapsed_s(between, after)
+
+    def _enough(self, taken: int, started: float, *, alone: bool) -> bool:
+        spent_s = time.perf_counter() - started
+        if taken < _WARM_UP + _FEWEST:
+            return False
+        if spent_s > _BUDGET_S:
+            return True
+        return taken >= _WARM_UP + _REPEATS and (alone or spent_s > _SUSTAINED_S)
+
+    def _keep_pace(self, marks: Sequence[tuple[Any, ...]]) -> None:
+        """Let the host run ahead by a few calls, not by all of them."""
+        if self._on_gpu and len(marks) > _AHEAD:
+            marks[-_AHEAD][-1].synchronize()
 
     def _once(self, call: Call, *, cold: bool, backward: bool) -> tuple[Any, ...]:
         inputs = call.inputs()
