@@ -14,7 +14,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import deepspeed
 import torch
@@ -22,7 +22,9 @@ from torch import nn
 
 from benchmarks.models import SHAPES
 from partitioner import partition
-from partitioner.plan import Plan
+
+if TYPE_CHECKING:
+    from partitioner.plan import Plan
 
 MICRO_BATCHES = 6
 STEPS = 3
