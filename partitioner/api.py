@@ -57,8 +57,9 @@ def partition(
             (keywords); None if the model carries ``example_input_array`` or
             ``dummy_inputs``.
         micro_batches: Micro-batches of one step; None: four times the stages.
-        device: What to price for: a profile's name (``"h100"``, ``"a100-80g"``) or a
-            ``DeviceProfile``; None: the accelerator present, else the CPU.
+        device: What to price for: a profile's name (``"h100"``, ``"a100-80g"``), its
+            file (``"mine.toml"``) or a ``DeviceProfile``; None: the accelerator
+            present, else the CPU.
         memory_limit: Memory of one stage in bytes or like ``"24GiB"``; None: the
             device's.
         dtype: Floating dtype the engine will train in; None: the model's.

@@ -95,7 +95,7 @@ _PLANNING = (
         "--device",
         show_default="the accelerator present, else cpu",
         metavar="NAME",
-        help="Profile to price for: cpu, a100-80g, h100, …",
+        help="Profile to price for: cpu, a100-80g, h100, …, or a .toml or .json file.",
     ),
     click.option(
         "--memory-limit",

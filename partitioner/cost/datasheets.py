@@ -1,8 +1,14 @@
 """The device profiles that come with the package, each with its datasheet.
 
 The efficiencies of GPUs were measured on an H200 and are taken for the others too.
-Figures were written down without a second reading of the datasheets: check the ones
-that your plan stands on, or pass a ``DeviceProfile`` of your own.
+Figures were read a second time in November 2026, in pages that quote the datasheets:
+V100 grokipedia.opelly.me/articles/nvidia-tesla-v100; A100, H100 and B200
+glennklockwood.com/garden/processors/{A100,h100,B200}; H200 aiwiki.ai/wiki/nvidia_h200;
+L40S mullet.se (product 355414); L4 grokipedia.com/page/NVIDIA_L4_vs_L40S and, for
+float64, hmc-tech.com/gpu/nvidia-l4-vs-nvidia-l40; RTX 4090
+waredb.com/processor/nvidia-geforce-rtx-4090. All agree but for the B200, of which
+that page gives float64 as 40 and float32 as 80 TFLOP/s (at 1000 W): the lower figures
+of NVIDIA's table for the HGX board are kept.
 """
 
 from __future__ import annotations
@@ -161,8 +167,8 @@ _TABLE = (
         "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/"
         "nvidia-ada-gpu-architecture.pdf (FP32 accumulate; PCIe Gen4 x16)",
         memory_gb=24,
-        teraflops={"float64": 1.3, "float32": 82.6, "float16": 165.2,
-                   "bfloat16": 165.2},
+        teraflops={"float64": 1.3, "float32": 82.6, "tfloat32": 82.6,
+                   "float16": 165.2, "bfloat16": 165.2},
         memory_gb_s=1008,
         link_gb_s=32,
     ),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
 
+from partitioner.cost.profile_file import read_fields
 from partitioner.errors import OptionError
 
 if TYPE_CHECKING:
@@ -66,8 +68,10 @@ class DeviceProfile:
         """Refuse figures a roofline would divide by.
 
         Raises:
-            OptionError: A rate is not positive, or ``peak_flops`` lacks float32.
+            OptionError: A rate is not positive, a key is not known, or
+                ``peak_flops`` lacks float32.
         """
+        self._check_names()
         if "float32" not in self.peak_flops:
             raise OptionError(
                 f"profile {self.name!r}: peak_flops has no entry 'float32'",
@@ -77,6 +81,7 @@ class DeviceProfile:
             "memory_bytes": self.memory_bytes,
             "memory_bandwidth": self.memory_bandwidth,
             "link_bandwidth": self.link_bandwidth,
+            "bandwidth_efficiency": self.bandwidth_efficiency,
             **{f"peak_flops[{name!r}]": x for name, x in self.peak_flops.items()},
             **{f"efficiency[{name!r}]": x for name, x in self.efficiency.items()},
         }
@@ -85,6 +90,38 @@ class DeviceProfile:
                 raise OptionError(
                     f"profile {self.name!r}: {name} is {value}, must be above 0"
                 )
+
+    def _check_names(self) -> None:
+        if self.kind not in {"gpu", "cpu"}:
+            message = f"profile {self.name!r}: kind is {self.kind!r}"
+            raise OptionError(message, hint="choose from gpu, cpu")
+        classes = get_args(OperatorClass)
+        for entry in self.efficiency:
+            if entry not in classes:
+                message = f"profile {self.name!r}: efficiency has an entry {entry!r}"
+                raise OptionError(message, hint=f"choose from {', '.join(classes)}")
+        for name in ("link_latency_s", "launch_s"):
+            value = getattr(self, name)
+            if not value >= 0:
+                message = f"profile {self.name!r}: {name} is {value}, below 0"
+                raise OptionError(message)
+
+    @classmethod
+    def load(cls, path: str | Path) -> DeviceProfile:
+        """Read a profile from a TOML or JSON file whose keys are the fields above.
+
+        Args:
+            path: The file. ``memory_bytes`` may be text like ``"80GB"``.
+
+        Raises:
+            OptionError: The file cannot be read, or a key is unknown, missing or out
+                of range (names the file and the key).
+        """
+        fields = read_fields(Path(path))
+        try:
+            return cls(**fields)
+        except OptionError as error:
+            raise OptionError(f"{path}: {error.message}", hint=error.hint) from error
 
     def flops_per_s(self, dtype: str, operator_class: OperatorClass) -> float:
         """Return the reachable FLOP/s; unknown dtypes compute at float32's rate."""

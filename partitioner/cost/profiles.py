@@ -6,6 +6,7 @@ import torch
 
 from partitioner.cost.datasheets import PROFILES
 from partitioner.cost.device import DeviceProfile, OperatorClass
+from partitioner.cost.profile_file import SUFFIXES
 from partitioner.errors import OptionError
 
 __all__ = ["PROFILES", "DeviceProfile", "OperatorClass", "resolve"]
@@ -38,20 +39,22 @@ def resolve(device: str | DeviceProfile | None = None) -> DeviceProfile:
 
     Args:
         device: A profile, its name or alias (``"h100"``, ``"a100-80g"``; case and
-            separators do not matter), ``"cuda"`` or None. None: the accelerator
-            that is present, else the CPU.
+            separators do not matter), a file (``"mine.toml"``, ``"mine.json"``),
+            ``"cuda"`` or None. None: the accelerator that is present, else the CPU.
 
     Returns:
         The profile.
 
     Raises:
-        OptionError: No profile has that name, or the accelerator that is present is
-            not in the table.
+        OptionError: No profile has that name, the file is no profile, or the
+            accelerator that is present is not in the table.
     """
     if isinstance(device, DeviceProfile):
         return device
     if device is None or device.lower() == "cuda":
         return _present(required=device is not None)
+    if device.lower().endswith(SUFFIXES):
+        return DeviceProfile.load(device)
     wanted = device.lower().replace("_", "-").replace(" ", "-").removesuffix("b")
     wanted = _ALIASES.get(wanted, wanted)
     # "b" is cut from "80gb", not from a name that ends in it.
@@ -59,7 +62,7 @@ def resolve(device: str | DeviceProfile | None = None) -> DeviceProfile:
     if found is None:
         raise OptionError(
             f"device {device!r} is not a known profile",
-            hint=f"choose from {', '.join(PROFILES)}, or pass a DeviceProfile",
+            hint=f"choose from {', '.join(PROFILES)}, or write your own (.toml)",
         )
     return found
 
@@ -78,5 +81,5 @@ def _present(*, required: bool) -> DeviceProfile:
             return PROFILES[profile]
     raise OptionError(
         f"no profile for the accelerator that is present, {name!r}",
-        hint=f"choose from {', '.join(PROFILES)}, or pass a DeviceProfile",
+        hint=f"choose from {', '.join(PROFILES)}, or write your own (.toml)",
     )

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 
 import pytest
 import torch
 
-from partitioner.cost.profiles import PROFILES, resolve
+from partitioner.cost.profiles import PROFILES, DeviceProfile, resolve
 from partitioner.errors import OptionError
 
 
@@ -129,3 +130,77 @@ def test_unknown_dtypes_compute_at_float32s_rate():
 def test_figures_a_roofline_would_divide_by_are_checked(fault):
     with pytest.raises(OptionError, match="profile 'h200'"):
         dataclasses.replace(PROFILES["h200"], **fault)
+
+
+OWN = """
+name = "mine"
+memory_bytes = "24GB"
+memory_bandwidth = 1e12
+link_bandwidth = 3.2e10
+link_latency_s = 1e-5
+launch_s = 3e-6
+
+[peak_flops]
+float32 = 4e13
+bfloat16 = 16e13
+
+[efficiency]
+matmul = 0.7
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(OWN, encoding="utf-8")
+    return path
+
+
+def test_a_profile_is_read_from_a_file_whose_path_is_the_device(own):
+    profile = resolve(str(own))
+
+    assert profile == DeviceProfile.load(own)
+    assert profile.name == "mine"
+    assert profile.memory_bytes == 24 * 10**9
+    assert profile.flops_per_s("bfloat16", "matmul") == pytest.approx(0.7 * 16e13)
+    assert profile.source == str(own)
+    assert profile.kind == "gpu"
+
+
+def test_a_profile_survives_json(tmp_path):
+    path = tmp_path / "h200.json"
+    path.write_text(json.dumps(dataclasses.asdict(PROFILES["h200"])), encoding="utf-8")
+
+    assert DeviceProfile.load(path) == PROFILES["h200"]
+
+
+@pytest.mark.parametrize(
+    ("line", "written", "key"),
+    [
+        ("launch_s = 3e-6", 'launch_s = "soon"', "launch_s is 'soon'"),
+        ("launch_s = 3e-6", "launch_s = -1", "launch_s is -1"),
+        ("launch_s = 3e-6", "", "'launch_s' is missing"),
+        ("launch_s = 3e-6", "launch = 3e-6", "'launch' is no key"),
+        ('"24GB"', '"plenty"', "memory_bytes"),
+        ("bfloat16 = 16e13", "bfloat16 = true", "peak_flops.bfloat16 is True"),
+        ("float32 = 4e13", "", "peak_flops has no entry 'float32'"),
+        ("matmul = 0.7", "matmull = 0.7", "'matmull'"),
+        ('name = "mine"', "name = 3", "name is 3"),
+        ('name = "mine"', 'name = "mine"\nkind = "tpu"', "kind is 'tpu'"),
+        ("[efficiency]", "[efficiency", "is no TOML"),
+    ],
+)
+def test_a_fault_in_a_profiles_file_is_named_with_file_and_key(own, line, written, key):
+    assert line in OWN
+    own.write_text(OWN.replace(line, written, 1), encoding="utf-8")
+
+    with pytest.raises(OptionError) as caught:
+        DeviceProfile.load(own)
+
+    assert str(own) in caught.value.message
+    assert key in caught.value.message
+
+
+def test_a_profiles_file_that_is_not_there_is_refused_by_its_path():
+    with pytest.raises(OptionError, match=r"nowhere\.toml cannot be read"):
+        resolve("nowhere.toml")
