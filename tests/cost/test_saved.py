@@ -9,9 +9,9 @@ from torch.nn import functional as F
 from partitioner.capture import capture
 from partitioner.cost import price, resolve
 from partitioner.graph import info
+from tests.zoo.entry import built, example
 from tests.zoo.prices import Kept
 from tests.zoo.registry import ENTRIES
-from tests.zoo.run import built, example
 
 BATCH, LENGTH, HIDDEN, HEADS = 2, 64, 64, 4
 MATRIX = HEADS * BATCH * LENGTH**2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
@@ -22,10 +24,14 @@ __all__ = [
     "Plain",
     "Pretrained",
     "Transformer",
+    "built",
+    "example",
     "generator",
     "images",
+    "no_caches",
     "noise",
     "padding",
+    "seed_all",
     "tokens",
 ]
 
@@ -157,3 +163,29 @@ def padding(samples: int, length: int) -> Tensor:
 
 def images(samples: int, size: int = 16, channels: int = 3) -> Tensor:
     return noise(samples, channels, size, size)
+
+
+def built(entry: Entry) -> nn.Module:
+    """Build the model of an entry; each time the same."""
+    seed_all(0)
+    return entry.build()
+
+
+def seed_all(seed: int) -> None:
+    """Seed every generator that a model might draw from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def example(entry: Entry, samples: int | None = None, length: int | None = None) -> Any:
+    """Return one micro-batch for an entry."""
+    return entry.inputs(samples or entry.samples, length or entry.length or 0)
+
+
+def no_caches(model: nn.Module) -> None:
+    """Switch key/value caches off, as recording and training do."""
+    for module in model.modules():
+        config: Any = module.__dict__.get("config")
+        if getattr(config, "use_cache", None) is True:
+            config.use_cache = False

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from partitioner.cost import price, resolve
-from partitioner.costed import NodeCost
+from partitioner.costed import CostedGraph, NodeCost
 from partitioner.graph import ModelGraph
 from partitioner.verify.inputs import input_tensors
 from partitioner.verify.run import call_with, tensor_leaves
@@ -65,16 +64,16 @@ FVCORE_LACKS = {
 """Entry → what fvcore cannot count of it."""
 
 
-def price_faults(name: str, graph: ModelGraph, model: nn.Module) -> list[str]:
+def price_faults(name: str, costed: CostedGraph, model: nn.Module) -> list[str]:
     """Run the original model of an entry once more; say where its price is wrong.
 
     Args:
         name: Name of the entry.
-        graph: Its recording.
+        costed: Its recording, priced on a CPU.
         model: The model, in train mode, caches off; its gradients are filled in.
     """
+    graph, found = costed.graph, costed.total
     expected = _counted(graph, model)
-    found = price(graph, profile=resolve("cpu")).total
     faults = _differences(name, found, expected)
     if name not in FVCORE_LACKS:
         flops = 2 * _by_fvcore(graph, model)

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from partitioner.capture import capture
 from partitioner.capture.fakes import cache_configs, caches_off
 from tests.zoo.causal import padded
+from tests.zoo.entry import built, example
 from tests.zoo.registry import ENTRIES
-from tests.zoo.run import built, example
 
 
 def eager_masks(model: nn.Module, inputs: Any) -> list[Any]:
