@@ -43,6 +43,9 @@ UNLIKE = {
     ("stochastic depth", "saved_bytes"): DRAWN,
     ("opt with layer drop", "forward_flops"): DRAWN,
     ("opt with layer drop", "backward_flops"): DRAWN,
+    ("bart with layer drop", "saved_bytes"): DRAWN,
+    ("wav2vec2 with layer drop", "forward_flops"): DRAWN,
+    ("wav2vec2 with layer drop", "backward_flops"): DRAWN,
     ("lstm", "saved_bytes"): PAGES,
     ("bidirectional lstm", "saved_bytes"): PAGES,
 }
@@ -60,6 +63,8 @@ FVCORE_LACKS = {
     "vector quantizer": "distances, and the product that a .data write hides",
     "stochastic depth": DRAWN,
     "opt with layer drop": DRAWN,
+    "bart with layer drop": DRAWN,
+    "wav2vec2 with layer drop": DRAWN,
 }
 """Entry → what fvcore cannot count of it."""
 
