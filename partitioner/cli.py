@@ -15,17 +15,18 @@ from contextlib import (
     nullcontext,
     redirect_stdout,
 )
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
 from partitioner import __version__
+from partitioner.cli_options import JSON, POSITIVE, TARGET, file_option, planning
 from partitioner.errors import PartitionerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from rich.console import RenderableType
 
@@ -61,101 +62,6 @@ class _Group(click.Group):
             raise _Failure(error) from error
 
 
-def _writable(
-    _context: click.Context, _parameter: click.Parameter, path: Path | None
-) -> Path | None:
-    """Refuse an unusable place before minutes are spent on a plan for it."""
-    if path is None:
-        return None
-    parent = path.absolute().parent
-    if not parent.is_dir():
-        message = f"folder {parent} does not exist"
-        raise click.BadParameter(message)
-    if path.exists() and not path.is_file():
-        message = f"{path} exists and is not a regular file"
-        raise click.BadParameter(message)
-    return path
-
-
-_POSITIVE = click.IntRange(min=1)
-
-_TARGET = click.argument("target", metavar="TARGET")
-_JSON = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table."
-)
-_PLANNING = (
-    click.option(
-        "--micro-batches",
-        type=_POSITIVE,
-        show_default="four times the stages",
-        metavar="M",
-        help="Micro-batches per step.",
-    ),
-    click.option(
-        "--device",
-        show_default="the accelerator present, else cpu",
-        metavar="NAME",
-        help="Profile to price for: cpu, a100-80g, h100, …, or a .toml or .json file.",
-    ),
-    click.option(
-        "--memory-limit",
-        metavar="SIZE",
-        show_default="the device's",
-        help="Memory of one stage, like 24GiB.",
-    ),
-    click.option(
-        "--dtype",
-        metavar="DTYPE",
-        show_default="the model's",
-        help="Dtype to record and price in, like bfloat16.",
-    ),
-    click.option(
-        "--optimizer",
-        default="adamw",
-        show_default=True,
-        metavar="NAME",
-        help="Optimizer whose states take memory.",
-    ),
-    click.option(
-        "--checkpointing",
-        type=click.Choice(["none", "auto", "all"]),
-        default="auto",
-        show_default=True,
-        help="Where to recompute activations in backward.",
-    ),
-    click.option(
-        "--solver",
-        type=click.Choice(["cbc", "highs"]),
-        default="cbc",
-        show_default=True,
-        help="Program that looks for the best plan.",
-    ),
-    click.option(
-        "--gap",
-        type=click.FloatRange(min=0, max=1),
-        default=0.01,
-        show_default=True,
-        metavar="FRACTION",
-        help="Distance from the best step time at which to stop.",
-    ),
-    click.option(
-        "--time-limit",
-        "time_limit_s",
-        type=click.FloatRange(min=0, min_open=True),
-        default=60.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="Time for the solver; the best plan so far is used after it.",
-    ),
-)
-
-
-def _planning(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_PLANNING):
-        command = option(command)
-    return command
-
-
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="partitioner")
 def main() -> None:
@@ -171,43 +77,67 @@ def main() -> None:
 
 
 @main.command()
-@_TARGET
+@TARGET
 @click.option(
     "--stages",
-    type=_POSITIVE,
+    type=POSITIVE,
     default=2,
     show_default=True,
     metavar="N",
     help="Pipeline stages.",
 )
-@_planning
-@_JSON
+@planning
+@click.option("--timeline", is_flag=True, help="Also draw one simulated step.")
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(writable=True, path_type=Path),
-    callback=_writable,
-    metavar="FILE",
-    help="Also write the plan to FILE, for Plan.load.",
+    "--compare", is_flag=True, help="Also score the cuts of DeepSpeed's own methods."
 )
-def inspect(target: str, *, as_json: bool, output: Path | None, **options: Any) -> None:
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Also say what limits the plan, and what a stage less or more would give.",
+)
+@JSON
+@file_option("-o", "--output", text="Also write the plan to FILE, for Plan.load.")
+@file_option("--trace", text="Also write the simulated step to FILE, for Perfetto.")
+def inspect(
+    target: str,
+    *,
+    timeline: bool,
+    compare: bool,
+    explain: bool,
+    as_json: bool,
+    output: Path | None,
+    trace: Path | None,
+    **options: Any,
+) -> None:
     """Plan TARGET's pipeline and report it by stage."""
-    from partitioner.report.table import plan_report
+    from partitioner.report.inspection import inspection_report
 
     with _planned(target, options) as plan:
         document = plan.to_dict()
         if output:
-            _save(plan, output)
-    _show(document, plan_report, as_json=as_json)
+            plan.save(output)
+            click.echo(f"plan written to {output}", err=True)
+        if trace:
+            plan.save_trace(trace)
+            click.echo(f"trace written to {trace}", err=True)
+        if timeline:
+            document["timeline"] = plan.timeline()
+        if compare:
+            document["comparison"] = plan.compare().to_dict()
+        if explain:
+            with _progress("looking for limits") as tell:
+                document["explanation"] = plan.explain(tell).to_dict()
+    _show(document, inspection_report, as_json=as_json)
 
 
 @main.command()
-@_TARGET
+@TARGET
 @click.option(
-    "--stages", type=_POSITIVE, required=True, metavar="N", help="Pipeline stages."
+    "--stages", type=POSITIVE, required=True, metavar="N", help="Pipeline stages."
 )
-@_planning
-@_JSON
+@planning
+@JSON
 def verify(target: str, *, as_json: bool, **options: Any) -> None:
     """Compare TARGET, cut into stages, with the original on its example inputs.
 
@@ -220,11 +150,6 @@ def verify(target: str, *, as_json: bool, **options: Any) -> None:
     _show(verification.to_dict(), verification_report, as_json=as_json)
     if not verification.ok:
         sys.exit(1)
-
-
-def _save(plan: Plan, output: Path) -> None:
-    plan.save(output)
-    click.echo(f"plan written to {output}", err=True)
 
 
 @contextmanager
@@ -246,6 +171,17 @@ def _status(message: str) -> AbstractContextManager[Any]:
     """Show a spinner, on a terminal alone."""
     console = Console(stderr=True)
     return console.status(f"{message} …") if console.is_terminal else nullcontext()
+
+
+@contextmanager
+def _progress(message: str) -> Iterator[Callable[[str], None]]:
+    """Show sentences as they come: in the spinner, or a line each off a terminal."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(f"{message} …") as status:
+            yield lambda text: status.update(f"{text} …")
+    else:
+        yield lambda text: click.echo(text, err=True)
 
 
 def _show(

@@ -6,17 +6,21 @@ configuration, a batch function, a proof of equality and a file.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from partitioner.assess import Case, Comparison, Explanation, compare, explain, predict
 from partitioner.emit import Layers, Placement, emit
 from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
 from partitioner.emit.ds_config import ds_config
 from partitioner.graph import ModelGraph, info
-from partitioner.plan_file import load_plan, payload, save_plan
+from partitioner.plan_file import load_plan, payload, save_plan, write_whole
 from partitioner.plan_view import StagePlan, plan_dict, stage_plans
 from partitioner.report import plan_text
+from partitioner.simulate import chrome_trace, grid
+from partitioner.simulate.grid import LEGEND
 from partitioner.solve import Assignment, Problem, Score, score
 from partitioner.verify import Verification, verify
 from partitioner.verify.inputs import input_tensors
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from partitioner.costed import CostedGraph
     from partitioner.options import Options
     from partitioner.runtime.batch import BatchAdapter
+    from partitioner.simulate import Simulation
 
 __all__ = ["Plan", "StagePlan"]
 
@@ -70,7 +75,7 @@ class Plan:
 
     @property
     def objective_s(self) -> float:
-        """Predicted time of one training step."""
+        """Predicted time of one training step, by the formula that was minimised."""
         return self.assignment.objective_s
 
     @property
@@ -104,6 +109,54 @@ class Plan:
     def layers(self) -> Layers:
         """The segments of the pipeline, before DeepSpeed builds them."""
         return emit(self.graph, self.placement)
+
+    # -- how good that is -------------------------------------------------------------
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """One training step, simulated under the plan's own schedule."""
+        return self.simulate(self.options.schedule)
+
+    def simulate(self, schedule: str) -> Simulation:
+        """Simulate one training step of these stages under some schedule.
+
+        Args:
+            schedule: ``"1f1b"``, ``"gpipe"``, ``"zb-h1"``, ``"zb-h2"``; with two stages
+                on every rank ``"interleaved"`` or ``"dualpipev"``.
+
+        Raises:
+            OptionError: The schedule is not known, or cannot run these stages.
+        """
+        found = self.assignment
+        return predict(self.problem, found.stage_of, found.recomputed, schedule)
+
+    def timeline(self) -> dict[str, Any]:
+        """Return the simulated step as rows of text (``rows``) and their ``legend``."""
+        return {"rows": grid(self.simulation).splitlines(), "legend": LEGEND}
+
+    def compare(self) -> Comparison:
+        """Score what DeepSpeed's methods and two rules of thumb would cut instead."""
+        return compare(self._case)
+
+    def explain(self, progress: Callable[[str], None] | None = None) -> Explanation:
+        """Find out what limits the plan, and what one stage less or more would give.
+
+        Solves up to five more problems, each for at most ten seconds.
+
+        Args:
+            progress: Called with a sentence before each of them.
+        """
+        return explain(self._case, progress)
+
+    @property
+    def _case(self) -> Case:
+        return Case(
+            costed=self.costed,
+            problem=self.problem,
+            units=self.units,
+            assignment=self.assignment,
+            options=self.options,
+        )
 
     # -- training ---------------------------------------------------------------------
 
@@ -201,6 +254,14 @@ class Plan:
                 file cannot be written.
         """
         save_plan(self, path)
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write the simulated step as a Chrome trace, for Perfetto.
+
+        Raises:
+            PartitionerError: The file cannot be written.
+        """
+        write_whole(path, json.dumps(chrome_trace(self.simulation)), "the trace")
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module) -> Plan:

@@ -29,7 +29,7 @@ from partitioner.solve import Assignment, check
 if TYPE_CHECKING:
     from partitioner.plan import Plan
 
-__all__ = ["load_plan", "payload", "save_plan"]
+__all__ = ["load_plan", "payload", "save_plan", "write_whole"]
 
 SCHEMA_VERSION = 1
 KIND = "fx-partitioner plan"
@@ -70,11 +70,25 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         },
     }
     text = json.dumps(content, indent=2, ensure_ascii=False)
+    write_whole(path, text + "\n", "the plan")
+
+
+def write_whole(path: str | Path, text: str, what: str) -> None:
+    """Write a file; an existing one is replaced only when all is written.
+
+    Args:
+        path: Where to.
+        text: What to write.
+        what: What it is, for the error.
+
+    Raises:
+        PartitionerError: The file cannot be written.
+    """
     target = Path(path)
     try:
-        _replace(target, text + "\n")
+        _replace(target, text)
     except OSError as error:
-        message = f"the plan could not be written to {target}: {error.strerror}"
+        message = f"{what} could not be written to {target}: {error.strerror}"
         raise PartitionerError(message, hint="is the folder there?") from error
 
 

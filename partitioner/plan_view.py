@@ -178,6 +178,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "bound_s": plan.bound_s,
         "gap": plan.gap,
         "bubble_share": plan.score.bubble_share,
+        "simulation": plan.simulation.to_dict(),
         "bottleneck_stage": plan.score.bottleneck,
         "stages": [_stage(plan, stage) for stage in plan.stages],
         "boundaries": _boundaries(plan),

@@ -49,9 +49,11 @@ def facts_grid(plan: Mapping[str, Any]) -> Table:
 
 def _facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
     stages = plan["stages"]
-    yield "step time", [format_seconds(plan["objective_s"])]
+    simulated = plan["simulation"]
+    step = format_seconds(plan["objective_s"])
+    yield "step time", [f"{step}; {format_seconds(simulated['step_s'])} simulated"]
     yield "bottleneck", [_bottleneck(stages[plan["bottleneck_stage"]])]
-    yield "bubble", [f"{format_share(plan['bubble_share'])} of stage time is idle"]
+    yield "bubble", [_bubble(plan)]
     yield "gap", [_gap(plan)]
     yield "solver", [_solver(plan["provenance"])]
     many = [
@@ -75,6 +77,12 @@ def _bottleneck(stage: Mapping[str, Any]) -> str:
     extra = [f"{name} {format_seconds(t)}" for name, t in parts.items() if t > 0]
     total = f"stage {stage['index']}, {format_seconds(stage['time_s'])} per micro-batch"
     return f"{total} (with {', '.join(extra)})" if extra else total
+
+
+def _bubble(plan: Mapping[str, Any]) -> str:
+    simulated = format_share(plan["simulation"]["bubble_share"])
+    share = format_share(plan["bubble_share"])
+    return f"{share} of stage time is idle; {simulated} simulated"
 
 
 def _gap(plan: Mapping[str, Any]) -> str:

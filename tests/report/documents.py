@@ -58,6 +58,12 @@ def plan_document(**changes: Any) -> dict[str, Any]:
         "bound_s": 0.099,
         "gap": 0.01,
         "bubble_share": 0.2,
+        "simulation": {
+            "schedule": "1f1b",
+            "step_s": 0.095,
+            "bubble_share": 0.18,
+            "ranks": [],
+        },
         "bottleneck_stage": 1,
         "stages": [
             stage_document(0, first, checkpointed=["h.0", "h.1"], recompute_s=0.0005),

@@ -24,8 +24,9 @@ def facts(**changes: Any) -> dict[str, list[str]]:
 
 def test_times_of_the_step() -> None:
     shown = facts()
-    assert shown["step time"] == ["100 ms"]
-    assert shown["bubble"] == ["20.0 % of stage time is idle"]
+    assert shown["step time"] == ["100 ms; 95.0 ms simulated"]
+    expected = "20.0 % of stage time is idle; 18.0 % simulated"
+    assert shown["bubble"] == [expected]
     expected = "stage 1, 3.71 ms per micro-batch (with communication 20.0 µs)"
     assert shown["bottleneck"] == [expected]
 

@@ -1,0 +1,138 @@
+"""A plan next to cuts that other tools make, all priced and simulated alike."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from partitioner.assess.layers import whole_layers
+from partitioner.assess.predict import predict
+from partitioner.assess.rivals import RIVALS, stages_of_layers
+from partitioner.report import comparison_text
+from partitioner.solve import score
+from partitioner.solve.recompute import recomputed_units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from partitioner.assess.case import Case
+    from partitioner.solve import Problem, Score
+
+__all__ = ["Comparison", "Cut", "compare"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """One way to cut the model, scored."""
+
+    name: str
+    stage_of: tuple[int, ...]
+    """Stage of each unit."""
+    bottleneck_s: float
+    """Time of the slowest stage for one micro-batch, communication included."""
+    step_s: float
+    """Step time by the formula that plans are made with."""
+    simulated_s: float
+    """Step time of the simulated schedule."""
+    bubble_share: float
+    """Share of the ranks' time that is idle in the simulation."""
+    memory_bytes: int
+    """Peak of the fullest stage."""
+    recompute_s: float
+    """Recomputation of one micro-batch, over all stages."""
+    faults: tuple[str, ...]
+    """What keeps it from being trained, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A plan and its rivals; the plan comes first."""
+
+    cuts: tuple[Cut, ...]
+
+    def __str__(self) -> str:
+        """Return the table as text."""
+        return comparison_text(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, for reports and files."""
+        return {
+            "cuts": [
+                {
+                    name: value
+                    for name, value in asdict(cut).items()
+                    if name != "stage_of"
+                }
+                for cut in self.cuts
+            ]
+        }
+
+
+def compare(case: Case) -> Comparison:
+    """Score a plan and its rivals with the same prices and the same simulator.
+
+    The rivals cut a list of whole layers (see ``layers.whole_layers``). Each recomputes
+    the least that makes it fit, as the plan does, or every block where nothing fits.
+
+    Args:
+        case: The plan.
+    """
+    problem, mine = case.problem, case.assignment
+    schedule = case.options.schedule
+    cuts = [_scored("this plan", problem, mine.stage_of, mine.recomputed, schedule)]
+    layers = whole_layers(case.costed, problem, case.units)
+    for name, cut in RIVALS.items():
+        stage_of = [0] * len(problem.units)
+        for layer, stage in zip(
+            layers, stages_of_layers(layers, problem.stages, cut), strict=True
+        ):
+            for unit in layer.units:
+                stage_of[unit] = stage
+        recomputed = recomputed_units(problem, stage_of) or tuple(
+            unit.block >= 0 and problem.checkpointing != "none"
+            for unit in problem.units
+        )
+        cuts.append(_scored(name, problem, stage_of, recomputed, schedule))
+    return Comparison(cuts=tuple(cuts))
+
+
+def _scored(
+    name: str,
+    problem: Problem,
+    stage_of: Sequence[int],
+    recomputed: Sequence[bool],
+    schedule: str,
+) -> Cut:
+    found = score(problem, stage_of, recomputed)
+    simulated = predict(problem, stage_of, recomputed, schedule)
+    return Cut(
+        name=name,
+        stage_of=tuple(stage_of),
+        bottleneck_s=max(stage.time_s for stage in found.stages),
+        step_s=found.step_s,
+        simulated_s=simulated.step_s,
+        bubble_share=simulated.bubble_share,
+        memory_bytes=max(stage.memory_bytes for stage in found.stages),
+        recompute_s=sum(stage.recompute_s for stage in found.stages),
+        faults=tuple(_faults(problem, stage_of, found)),
+    )
+
+
+def _faults(problem: Problem, stage_of: Sequence[int], found: Score) -> Iterator[str]:
+    """Yield what keeps a cut from being trained."""
+    empty = sorted(set(range(problem.stages)) - set(stage_of))
+    if empty:
+        yield f"nothing on {_stages(empty)}"
+    limit = problem.memory_limit_bytes
+    over = [
+        stage
+        for stage, row in enumerate(found.stages)
+        if limit is not None and row.memory_bytes > limit
+    ]
+    if over:
+        yield f"out of memory on {_stages(over)}"
+
+
+def _stages(numbers: Sequence[int]) -> str:
+    plural = "s" if len(numbers) > 1 else ""
+    return f"stage{plural} {', '.join(map(str, numbers))}"

@@ -1,0 +1,74 @@
+"""Why a plan is no better: what limits it, and what other stages would give."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from partitioner.assess.limits import Limit, find_limits
+from partitioner.assess.variants import Solver, Variant
+from partitioner.report import explanation_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from partitioner.assess.case import Case
+
+__all__ = ["Explanation", "explain"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What limits a plan, the strongest first, and what other stages would give."""
+
+    step_s: float
+    """By the formula that plans are made with."""
+    bound_s: float
+    proof: str
+    even_s: float
+    """Step time of equal stages that send nothing, with the plan's recomputation."""
+    even_bubble_share: float
+    """Share of that which is bubble."""
+    limits: tuple[Limit, ...]
+    variants: tuple[Variant, ...]
+    """One stage less and one more."""
+
+    def __str__(self) -> str:
+        """Return the explanation as text."""
+        return explanation_text(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, for reports and files."""
+        found = asdict(self)
+        return {
+            **found,
+            "limits": list(found["limits"]),
+            "variants": list(found["variants"]),
+        }
+
+
+def explain(case: Case, progress: Callable[[str], None] | None = None) -> Explanation:
+    """Find out what limits a plan by solving its problem without it.
+
+    Args:
+        case: The plan.
+        progress: Called with a sentence before each problem is solved.
+    """
+    solver = Solver(case=case, tell=progress or (lambda _: None))
+    problem, found = case.problem, case.assignment
+    work_s = sum(row.time_s - row.communication_s for row in case.score.stages)
+    slots = problem.stages + problem.micro_batches - 1
+    limits = sorted(
+        find_limits(case, solver),
+        key=lambda limit: found.objective_s if limit.step_s is None else limit.step_s,
+    )
+    near = (problem.stages - 1, problem.stages + 1)
+    return Explanation(
+        step_s=found.objective_s,
+        bound_s=found.bound_s,
+        proof=found.proof,
+        even_s=work_s / problem.stages * slots,
+        even_bubble_share=(problem.stages - 1) / slots,
+        limits=tuple(limits),
+        variants=tuple(solver.with_stages(stages) for stages in near if stages > 0),
+    )

@@ -1,0 +1,169 @@
+"""Finds what keeps a step from being shorter, in words with module paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from partitioner.graph import info
+from partitioner.report.units import format_bytes, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import fx
+
+    from partitioner.assess.case import Case
+    from partitioner.assess.variants import Solver, Variant
+
+__all__ = ["Limit", "find_limits"]
+
+LEAST_GAIN = 0.005
+"""What would shorten the step by a smaller share than this is called no limit."""
+FULL = 0.9
+"""A stage that uses this share of its memory may be held back by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One thing that keeps the step from being shorter."""
+
+    kind: Literal["unit", "memory", "communication", "constraint"]
+    words: str
+    step_s: float | None = None
+    """Step time without it, where that was solved for."""
+
+
+def find_limits(case: Case, solver: Solver) -> Iterator[Limit]:
+    """Yield the limits of a plan, each checked by solving without it where it can be.
+
+    Args:
+        case: The plan.
+        solver: Solves variants of it.
+    """
+    yield from _unit(case)
+    yield from _memory(case, solver)
+    yield from _communication(case, solver)
+    yield from _constraint(case, solver)
+
+
+def _unit(case: Case) -> Iterator[Limit]:
+    """Look for a unit that is more than an equal share of the work."""
+    times = [
+        unit.forward_s * (2 if again else 1) + unit.backward_s
+        for unit, again in zip(
+            case.problem.units, case.assignment.recomputed, strict=True
+        )
+    ]
+    share_s = sum(times) / case.problem.stages
+    largest = max(range(len(times)), key=times.__getitem__)
+    if times[largest] > share_s:
+        yield Limit(
+            kind="unit",
+            words=(
+                f"one indivisible unit: {_named(case.units.nodes[largest])}, on stage"
+                f" {case.assignment.stage_of[largest]}, takes"
+                f" {format_seconds(times[largest])} for one micro-batch, more than an"
+                f" equal share of the work ({format_seconds(share_s)})"
+            ),
+        )
+
+
+def _memory(case: Case, solver: Solver) -> Iterator[Limit]:
+    """Look for stages that had to give way to the memory limit."""
+    limit = case.problem.memory_limit_bytes
+    rows = case.score.stages
+    fullest = max(range(len(rows)), key=lambda stage: rows[stage].memory_bytes)
+    again_s = sum(row.recompute_s for row in rows)
+    if limit is None or (rows[fullest].memory_bytes < FULL * limit and not again_s):
+        return
+    variant = solver.without_memory_limit()
+    if saved := _saved(case, variant):
+        again = f", and recomputation takes {format_seconds(again_s)} of every"
+        yield Limit(
+            kind="memory",
+            words=(
+                f"memory: stage {fullest} uses"
+                f" {format_bytes(rows[fullest].memory_bytes)} of {format_bytes(limit)}"
+                f"{again + ' micro-batch' if again_s else ''}; without a limit the step"
+                f" would take {saved}"
+            ),
+            step_s=variant.step_s,
+        )
+
+
+def _communication(case: Case, solver: Solver) -> Iterator[Limit]:
+    """Look for cuts through so much data that sending it takes time."""
+    rows = case.score.stages
+    sent_s = sum(row.communication_s for row in rows)
+    if sent_s < LEAST_GAIN * sum(row.time_s for row in rows):
+        return
+    variant = solver.with_free_messages()
+    if saved := _saved(case, variant):
+        boundary = max(range(len(rows)), key=lambda stage: rows[stage].sent_bytes)
+        yield Limit(
+            kind="communication",
+            words=(
+                f"communication: {_crossing(case, boundary)}; if messages took no time,"
+                f" the step would take {saved}"
+            ),
+            step_s=variant.step_s,
+        )
+
+
+def _constraint(case: Case, solver: Solver) -> Iterator[Limit]:
+    """Look at what the user keeps whole or together."""
+    wanted = case.costed.graph.constraints
+    parts = {
+        "keep_together": [name for group in wanted.keep_together for name in group],
+        "no_cut_inside": list(wanted.no_cut_inside),
+    }
+    given = [f"{name} ({len(paths)} modules)" for name, paths in parts.items() if paths]
+    if not given:
+        return
+    variant = solver.without_constraints()
+    if saved := _saved(case, variant):
+        yield Limit(
+            kind="constraint",
+            words=(
+                f"constraints: without {' and '.join(given)} the step would take"
+                f" {saved}"
+            ),
+            step_s=variant.step_s,
+        )
+
+
+def _saved(case: Case, variant: Variant) -> str:
+    """Say what a variant takes, or nothing if it saves next to nothing."""
+    step_s = case.assignment.objective_s
+    if variant.step_s is None or variant.step_s > step_s * (1 - LEAST_GAIN):
+        return ""
+    less = format_share(1 - variant.step_s / step_s)
+    return f"{format_seconds(variant.step_s)}, {less} less"
+
+
+def _crossing(case: Case, boundary: int) -> str:
+    """Say what crosses a boundary."""
+    stage_of = case.assignment.stage_of
+    crossing = [
+        value
+        for value in case.problem.values
+        if stage_of[value.producer] <= boundary
+        and any(stage_of[reader] > boundary for reader in value.consumers)
+    ]
+    total = sum(value.wire_bytes for value in crossing)
+    largest = max(crossing, key=lambda value: value.wire_bytes)
+    tensors = "1 tensor" if len(crossing) == 1 else f"{len(crossing)} tensors"
+    return (
+        f"{format_bytes(total)} in {tensors} cross the boundary after stage {boundary},"
+        f" the largest made by {_named(case.units.nodes[largest.producer])}"
+    )
+
+
+def _named(nodes: Sequence[fx.Node]) -> str:
+    """Name a unit by its module, and by its line where it has no module."""
+    placed = [node for node in nodes if info(node).kind in ("compute", "late")]
+    facts = info((placed or list(nodes))[0])
+    where = facts.module or facts.source or facts.id
+    count = f"{len(placed)} operations that stay together in " if placed[1:] else ""
+    return f"{count}{where}"

@@ -1,0 +1,120 @@
+"""Options that commands share; ``cli`` holds the commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["JSON", "POSITIVE", "TARGET", "file_option", "planning"]
+
+
+def _usable(
+    _context: click.Context, _parameter: click.Parameter, path: Path | None
+) -> Path | None:
+    """Refuse an unusable place before minutes are spent on a plan for it."""
+    if path is None:
+        return None
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        message = f"folder {parent} does not exist"
+        raise click.BadParameter(message)
+    if path.exists() and not path.is_file():
+        message = f"{path} exists and is not a regular file"
+        raise click.BadParameter(message)
+    return path
+
+
+POSITIVE = click.IntRange(min=1)
+
+TARGET = click.argument("target", metavar="TARGET")
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table."
+)
+_PLANNING = (
+    click.option(
+        "--micro-batches",
+        type=POSITIVE,
+        show_default="four times the stages",
+        metavar="M",
+        help="Micro-batches per step.",
+    ),
+    click.option(
+        "--device",
+        show_default="the accelerator present, else cpu",
+        metavar="NAME",
+        help="Profile to price for: cpu, a100-80g, h100, …, or a .toml or .json file.",
+    ),
+    click.option(
+        "--memory-limit",
+        metavar="SIZE",
+        show_default="the device's",
+        help="Memory of one stage, like 24GiB.",
+    ),
+    click.option(
+        "--dtype",
+        metavar="DTYPE",
+        show_default="the model's",
+        help="Dtype to record and price in, like bfloat16.",
+    ),
+    click.option(
+        "--optimizer",
+        default="adamw",
+        show_default=True,
+        metavar="NAME",
+        help="Optimizer whose states take memory.",
+    ),
+    click.option(
+        "--checkpointing",
+        type=click.Choice(["none", "auto", "all"]),
+        default="auto",
+        show_default=True,
+        help="Where to recompute activations in backward.",
+    ),
+    click.option(
+        "--solver",
+        type=click.Choice(["cbc", "highs"]),
+        default="cbc",
+        show_default=True,
+        help="Program that looks for the best plan.",
+    ),
+    click.option(
+        "--gap",
+        type=click.FloatRange(min=0, max=1),
+        default=0.01,
+        show_default=True,
+        metavar="FRACTION",
+        help="Distance from the best step time at which to stop.",
+    ),
+    click.option(
+        "--time-limit",
+        "time_limit_s",
+        type=click.FloatRange(min=0, min_open=True),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time for the solver; the best plan so far is used after it.",
+    ),
+)
+
+
+def planning(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of ``partition()``."""
+    for option in reversed(_PLANNING):
+        command = option(command)
+    return command
+
+
+def file_option(*names: str, text: str) -> Callable[..., Any]:
+    """Return an option that names a file to write."""
+    return click.option(
+        *names,
+        type=click.Path(writable=True, path_type=Path),
+        callback=_usable,
+        metavar="FILE",
+        help=text,
+    )

@@ -1,0 +1,75 @@
+"""A comparison's dictionary → the table of a plan and other cuts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from partitioner.report.console import DEFAULT_WIDTH, to_text
+from partitioner.report.units import format_bytes, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["comparison_report", "comparison_text"]
+
+_LEGEND = (
+    "Bottleneck: the slowest stage, for one micro-batch. Memory: the fullest stage. "
+    "Bubble and step time: simulated. vs plan: step time against this plan's. "
+    "DeepSpeed's methods, equal FLOPs and equal blocks cut between whole layers only."
+)
+
+
+def comparison_report(comparison: Mapping[str, Any]) -> RenderableType:
+    """Build the table.
+
+    Args:
+        comparison: What ``Comparison.to_dict()`` returns.
+
+    Returns:
+        A rich renderable that fits 80 columns and does not depend on colour.
+    """
+    cuts = comparison["cuts"]
+    table = Table(box=box.SIMPLE_HEAD, padding=0)
+    table.add_column("Cut", min_width=20)
+    for heading in ("Bottleneck", "Bubble", "Memory", "Recomp.", "Step", "vs plan"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for cut in cuts:
+        table.add_row(*_cells(cut, cuts[0]["simulated_s"]))
+    faults = [
+        f"{cut['name']}: {'; '.join(cut['faults'])}" for cut in cuts if cut["faults"]
+    ]
+    notes = [Text(f"! {fault}", style="yellow") for fault in faults]
+    return Group(table, *notes, Text(_LEGEND, style="dim"))
+
+
+def comparison_text(
+    comparison: Mapping[str, Any], *, width: int = DEFAULT_WIDTH
+) -> str:
+    """Write the table as plain text.
+
+    Args:
+        comparison: What ``Comparison.to_dict()`` returns.
+        width: Columns to fit.
+    """
+    return to_text(comparison_report(comparison), width=width)
+
+
+def _cells(cut: Mapping[str, Any], plan_s: float) -> list[Text]:
+    slower = cut["simulated_s"] / plan_s - 1 if plan_s > 0 else 0.0
+    mark = " !" if cut["faults"] else ""
+    recompute_s = cut["recompute_s"]
+    cells = [
+        f"{cut['name']}{mark}",
+        format_seconds(cut["bottleneck_s"]),
+        format_share(cut["bubble_share"]),
+        format_bytes(cut["memory_bytes"]),
+        format_seconds(recompute_s) if recompute_s else "–",
+        format_seconds(cut["simulated_s"]),
+        f"{100 * slower:+.1f} %" if slower else "–",
+    ]
+    return [Text(cell) for cell in cells]
