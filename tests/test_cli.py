@@ -196,6 +196,7 @@ def test_missing_file_is_an_error(target: str) -> None:
         ["inspect", "blocks.py", "-o", "absent/plan.json"],
         ["inspect", "blocks.py", "-o", "/dev/null"],
         ["inspect", "blocks.py", "-o", "."],
+        ["inspect", "blocks.py", "--trace", "absent/trace.json"],
         ["inspect", "blocks.py", "--unknown"],
         ["undo", "blocks.py"],
     ],
@@ -253,3 +254,33 @@ def test_module_runs_as_a_program_without_colour(target: str, encoding: str) -> 
     assert "\x1b" not in done.stdout
     assert all(line == line.rstrip() for line in done.stdout.splitlines())
     assert "Traceback" not in done.stderr
+
+
+def test_inspect_shows_what_else_was_asked_for(target: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    flags = ["--timeline", "--compare", "--explain", "--trace", str(trace)]
+    result = run("inspect", target, "--device", "cpu", *flags)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line for line in lines if line.startswith("rank ")]
+    assert [row.split()[1] for row in rows] == ["0", "1"]
+    for title in ("Other cuts of the same model", "What limits this plan"):
+        assert title in lines
+    assert "solving with 3 stages" in result.stderr
+    assert "solving with" not in result.stdout
+    assert f"trace written to {trace}" in result.stderr
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
+
+
+def test_json_holds_what_else_was_asked_for(target: str) -> None:
+    flags = ["--timeline", "--compare", "--explain", "--json"]
+    result = run("inspect", target, "--device", "cpu", *flags)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    cuts = {cut["name"]: cut for cut in document["comparison"]["cuts"]}
+    assert cuts["this plan"]["simulated_s"] == document["simulation"]["step_s"]
+    assert len(document["timeline"]["rows"]) == 2
+    changes = [variant["change"] for variant in document["explanation"]["variants"]]
+    assert changes == ["1 stage", "3 stages"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from deepspeed.pipe import LayerSpec
 
-from partitioner import OptionError, Plan, partition
+from partitioner import OptionError, PartitionerError, Plan, partition
 from partitioner.runtime.segment import CheckpointedSegment, Segment
 from partitioner.solve import check
 from tests.models import MODELS
@@ -143,3 +143,30 @@ def test_another_assignment_has_its_own_layers():
     moved = replace(plan, assignment=replace(plan.assignment, stage_of=tuple(stage_of)))
     assert plan.layers is plan.layers
     assert moved.layers.boundaries != plan.layers.boundaries
+
+
+def test_the_step_is_simulated_under_the_plans_own_schedule():
+    plan = plan_of("gpt2", 3)
+    simulated = plan.simulation
+
+    assert simulated.schedule == plan.options.schedule == "1f1b"
+    assert [use.in_flight for use in simulated.ranks] == list(plan.problem.in_flight)
+    for use, stage in zip(simulated.ranks, plan.score.stages, strict=True):
+        assert use.busy_s == pytest.approx(4 * stage.time_s)
+        assert use.in_flight_bytes == stage.saved_bytes + stage.received_bytes
+    told = plan.to_dict()["simulation"]
+    assert told["step_s"] == simulated.step_s
+    assert [rank["in_flight"] for rank in told["ranks"]] == [3, 2, 1]
+
+
+def test_other_schedules_are_simulated_on_demand():
+    plan = plan_of("gpt2", 2)
+    assert plan.simulate("gpipe").ranks[0].in_flight == 4
+    assert plan.simulate("zb-h1").step_s < plan.simulate("gpipe").step_s
+    with pytest.raises(OptionError, match="schedule is 'zigzag'"):
+        plan.simulate("zigzag")
+
+
+def test_a_trace_that_cannot_be_written_is_an_error(tmp_path):
+    with pytest.raises(PartitionerError, match="the trace could not be written"):
+        plan_of("gpt2", 2).save_trace(tmp_path / "absent" / "trace.json")

@@ -59,7 +59,8 @@ PLANNING_OPTIONS = {
     "--json",
 }
 COMMANDS = {
-    "inspect": PLANNING_OPTIONS | {"--output", "-o"},
+    "inspect": PLANNING_OPTIONS
+    | {"--output", "-o", "--timeline", "--trace", "--compare", "--explain"},
     "verify": PLANNING_OPTIONS,
 }
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from partitioner.graph import info
+from partitioner.report.names import compress_names
 from partitioner.report.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ LEAST_GAIN = 0.005
 """What would shorten the step by a smaller share than this is called no limit."""
 FULL = 0.9
 """A stage that uses this share of its memory may be held back by it."""
+_NAMES_SHOWN = 4
+"""Modules of one constraint that are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +117,9 @@ def _communication(case: Case, solver: Solver) -> Iterator[Limit]:
 def _constraint(case: Case, solver: Solver) -> Iterator[Limit]:
     """Look at what the user keeps whole or together."""
     wanted = case.costed.graph.constraints
-    parts = {
-        "keep_together": [name for group in wanted.keep_together for name in group],
-        "no_cut_inside": list(wanted.no_cut_inside),
-    }
-    given = [f"{name} ({len(paths)} modules)" for name, paths in parts.items() if paths]
+    together = [f"keep_together ({_shortened(g)})" for g in wanted.keep_together]
+    whole = wanted.no_cut_inside
+    given = together + ([f"no_cut_inside ({_shortened(whole)})"] if whole else [])
     if not given:
         return
     variant = solver.without_constraints()
@@ -131,6 +132,18 @@ def _constraint(case: Case, solver: Solver) -> Iterator[Limit]:
             ),
             step_s=variant.step_s,
         )
+
+
+def _shortened(paths: Sequence[str]) -> str:
+    """Name the outermost of some modules, runs of numbers as one."""
+    outermost = [
+        path
+        for path in paths
+        if not any(path.startswith(f"{other}.") for other in paths)
+    ]
+    names = compress_names(outermost)
+    hidden = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN] + ([f"{hidden} more"] if hidden > 0 else []))
 
 
 def _saved(case: Case, variant: Variant) -> str:
@@ -161,9 +174,11 @@ def _crossing(case: Case, boundary: int) -> str:
 
 
 def _named(nodes: Sequence[fx.Node]) -> str:
-    """Name a unit by its module, and by its line where it has no module."""
+    """Name a unit by its module, with its line where that is not a whole module."""
     placed = [node for node in nodes if info(node).kind in ("compute", "late")]
-    facts = info((placed or list(nodes))[0])
-    where = facts.module or facts.source or facts.id
+    first = (placed or list(nodes))[0]
+    facts = info(first)
     count = f"{len(placed)} operations that stay together in " if placed[1:] else ""
-    return f"{count}{where}"
+    if first.op == "call_module" or not facts.source:
+        return f"{count}{facts.module or facts.id}"
+    return f"{count}{facts.module or 'the root'} ({facts.source})"

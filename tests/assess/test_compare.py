@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from partitioner.assess import compare
+from partitioner.solve import score
+from tests.assess.cases import case_of, tower
+
+
+def by_name(comparison):
+    return {cut.name: cut for cut in comparison.cuts}
+
+
+def test_the_plan_comes_first_with_its_own_numbers():
+    plan = tower()
+    mine = plan.compare().cuts[0]
+
+    assert mine.name == "this plan"
+    assert mine.stage_of == plan.assignment.stage_of
+    assert mine.step_s == plan.objective_s
+    assert mine.simulated_s == plan.simulation.step_s
+    assert mine.memory_bytes == max(stage.memory_bytes for stage in plan.stages)
+    assert mine.faults == ()
+
+
+def test_rivals_are_scored_like_the_plan_and_none_beats_its_bound():
+    plan = tower()
+    for cut in plan.compare().cuts:
+        found = score(plan.problem, cut.stage_of, (False,) * len(cut.stage_of))
+        assert cut.step_s == found.step_s >= plan.bound_s
+        assert cut.bottleneck_s == max(stage.time_s for stage in found.stages)
+        assert 0 < cut.bubble_share < 1
+        assert cut.recompute_s == 0
+
+
+def test_cutting_between_layers_only_cannot_balance_a_wide_block():
+    cuts = by_name(tower().compare())
+
+    for name in ("DeepSpeed uniform", "DeepSpeed parameters", "equal blocks"):
+        assert cuts[name].simulated_s > cuts["this plan"].simulated_s
+
+
+def test_rivals_recompute_what_they_must_and_are_marked_where_nothing_helps():
+    case = case_of(tower())
+    free = by_name(compare(case))["DeepSpeed uniform"]
+    needs = free.memory_bytes
+
+    def limited(limit_bytes):
+        problem = replace(case.problem, memory_limit_bytes=limit_bytes)
+        return by_name(compare(replace(case, problem=problem)))["DeepSpeed uniform"]
+
+    tight = limited(needs - 1)
+    assert tight.faults == ()
+    assert tight.memory_bytes < needs
+    assert tight.recompute_s > 0
+    hopeless = limited(needs // 20)
+    assert hopeless.faults[0].startswith("out of memory on stage")
+    assert hopeless.memory_bytes > needs // 20
+
+
+def test_stages_without_layers_are_a_fault():
+    cuts = by_name(tower(stages=8).compare())
+
+    assert any(
+        fault.startswith("nothing on stage") for fault in cuts["equal blocks"].faults
+    )
+
+
+def test_data_has_every_number_and_no_list_as_long_as_the_model():
+    rows = tower().compare().to_dict()["cuts"]
+
+    assert set(rows[0]) == {
+        "name",
+        "bottleneck_s",
+        "step_s",
+        "simulated_s",
+        "bubble_share",
+        "memory_bytes",
+        "recompute_s",
+        "faults",
+    }
+
+
+@pytest.mark.parametrize("name", ["this plan", "equal FLOPs"])
+def test_the_table_names_every_cut(name):
+    assert name in str(tower().compare())
