@@ -43,3 +43,8 @@ class Case:
         return predict(
             self.problem, found.stage_of, found.recomputed, self.options.schedule
         )
+
+    @property
+    def rank_name(self) -> str:
+        """What to call a rank: a stage, where each has one."""
+        return "stage" if self.problem.ranks == self.problem.stages else "rank"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from partitioner.assess.case import Case
-    from partitioner.solve import Problem, Score
+    from partitioner.solve import Score
 
 __all__ = ["Comparison", "Cut", "compare"]
 
@@ -29,7 +29,7 @@ class Cut:
     stage_of: tuple[int, ...]
     """Stage of each unit."""
     bottleneck_s: float
-    """Time of the slowest stage for one micro-batch, communication included."""
+    """Time of the slowest rank for one micro-batch, communication included."""
     step_s: float
     """Step time by the formula that plans are made with."""
     simulated_s: float
@@ -37,7 +37,7 @@ class Cut:
     bubble_share: float
     """Share of the ranks' time that is idle in the simulation."""
     memory_bytes: int
-    """Peak of the fullest stage."""
+    """Peak of the fullest rank."""
     recompute_s: float
     """Recomputation of one micro-batch, over all stages."""
     faults: tuple[str, ...]
@@ -78,8 +78,7 @@ def compare(case: Case) -> Comparison:
         case: The plan.
     """
     problem, mine = case.problem, case.assignment
-    schedule = case.options.schedule
-    cuts = [_scored("this plan", problem, mine.stage_of, mine.recomputed, schedule)]
+    cuts = [_scored("this plan", case, mine.stage_of, mine.recomputed)]
     layers = whole_layers(case.costed, problem, case.units)
     for name, cut in RIVALS.items():
         stage_of = [0] * len(problem.units)
@@ -92,47 +91,46 @@ def compare(case: Case) -> Comparison:
             unit.block >= 0 and problem.checkpointing != "none"
             for unit in problem.units
         )
-        cuts.append(_scored(name, problem, stage_of, recomputed, schedule))
+        cuts.append(_scored(name, case, stage_of, recomputed))
     return Comparison(cuts=tuple(cuts))
 
 
 def _scored(
-    name: str,
-    problem: Problem,
-    stage_of: Sequence[int],
-    recomputed: Sequence[bool],
-    schedule: str,
+    name: str, case: Case, stage_of: Sequence[int], recomputed: Sequence[bool]
 ) -> Cut:
+    problem = case.problem
     found = score(problem, stage_of, recomputed)
-    simulated = predict(problem, stage_of, recomputed, schedule)
+    simulated = predict(problem, stage_of, recomputed, case.options.schedule)
     return Cut(
         name=name,
         stage_of=tuple(stage_of),
-        bottleneck_s=max(stage.time_s for stage in found.stages),
+        bottleneck_s=max(rank.time_s for rank in found.ranks),
         step_s=found.step_s,
         simulated_s=simulated.step_s,
         bubble_share=simulated.bubble_share,
-        memory_bytes=max(stage.memory_bytes for stage in found.stages),
+        memory_bytes=max(rank.memory_bytes for rank in found.ranks),
         recompute_s=sum(stage.recompute_s for stage in found.stages),
-        faults=tuple(_faults(problem, stage_of, found)),
+        faults=tuple(_faults(case, stage_of, found)),
     )
 
 
-def _faults(problem: Problem, stage_of: Sequence[int], found: Score) -> Iterator[str]:
+def _faults(case: Case, stage_of: Sequence[int], found: Score) -> Iterator[str]:
     """Yield what keeps a cut from being trained."""
+    problem = case.problem
     empty = sorted(set(range(problem.stages)) - set(stage_of))
     if empty:
-        yield f"nothing on {_stages(empty)}"
-    limit = problem.memory_limit_bytes
+        yield f"nothing on {_numbered('stage', empty)}"
     over = [
-        stage
-        for stage, row in enumerate(found.stages)
+        rank
+        for rank, (row, limit) in enumerate(
+            zip(found.ranks, problem.limits, strict=True)
+        )
         if limit is not None and row.memory_bytes > limit
     ]
     if over:
-        yield f"out of memory on {_stages(over)}"
+        yield f"out of memory on {_numbered(case.rank_name, over)}"
 
 
-def _stages(numbers: Sequence[int]) -> str:
+def _numbered(kind: str, numbers: Sequence[int]) -> str:
     plural = "s" if len(numbers) > 1 else ""
-    return f"stage{plural} {', '.join(map(str, numbers))}"
+    return f"{kind}{plural} {', '.join(map(str, numbers))}"

@@ -57,7 +57,8 @@ def explain(case: Case, progress: Callable[[str], None] | None = None) -> Explan
     solver = Solver(case=case, tell=progress or (lambda _: None))
     problem, found = case.problem, case.assignment
     work_s = sum(row.time_s - row.communication_s for row in case.score.stages)
-    slots = problem.stages + problem.micro_batches - 1
+    longest, total = problem.step_weights
+    even_s = work_s * (longest / problem.ranks + total)
     limits = sorted(
         find_limits(case, solver),
         key=lambda limit: found.objective_s if limit.step_s is None else limit.step_s,
@@ -67,8 +68,13 @@ def explain(case: Case, progress: Callable[[str], None] | None = None) -> Explan
         step_s=found.objective_s,
         bound_s=found.bound_s,
         proof=found.proof,
-        even_s=work_s / problem.stages * slots,
-        even_bubble_share=(problem.stages - 1) / slots,
+        even_s=even_s,
+        even_bubble_share=_bubble_share(case, work_s, even_s),
         limits=tuple(limits),
         variants=tuple(solver.with_stages(stages) for stages in near if stages > 0),
     )
+
+
+def _bubble_share(case: Case, work_s: float, step_s: float) -> float:
+    busy_s = case.problem.micro_batches * work_s / case.problem.ranks
+    return 1 - busy_s / step_s if step_s > 0 else 0.0

@@ -58,9 +58,10 @@ def _unit(case: Case) -> Iterator[Limit]:
             case.problem.units, case.assignment.recomputed, strict=True
         )
     ]
-    share_s = sum(times) / case.problem.stages
+    speeds = [case.problem.speed(rank) for rank in range(case.problem.ranks)]
+    share_s = sum(times) / sum(speeds)
     largest = max(range(len(times)), key=times.__getitem__)
-    if times[largest] > share_s:
+    if times[largest] / max(speeds) > share_s:
         yield Limit(
             kind="unit",
             words=(
@@ -74,11 +75,15 @@ def _unit(case: Case) -> Iterator[Limit]:
 
 def _memory(case: Case, solver: Solver) -> Iterator[Limit]:
     """Look for stages that had to give way to the memory limit."""
-    limit = case.problem.memory_limit_bytes
-    rows = case.score.stages
-    fullest = max(range(len(rows)), key=lambda stage: rows[stage].memory_bytes)
-    again_s = sum(row.recompute_s for row in rows)
-    if limit is None or (rows[fullest].memory_bytes < FULL * limit and not again_s):
+    rows, limits = case.score.ranks, case.problem.limits
+    filled = [
+        row.memory_bytes / limit if limit else 0.0
+        for row, limit in zip(rows, limits, strict=True)
+    ]
+    again_s = sum(row.recompute_s for row in case.score.stages)
+    fullest = max(range(len(rows)), key=filled.__getitem__)
+    limit = limits[fullest]
+    if limit is None or (filled[fullest] < FULL and not again_s):
         return
     variant = solver.without_memory_limit()
     if saved := _saved(case, variant):
@@ -86,7 +91,7 @@ def _memory(case: Case, solver: Solver) -> Iterator[Limit]:
         yield Limit(
             kind="memory",
             words=(
-                f"memory: stage {fullest} uses"
+                f"memory: {case.rank_name} {fullest} uses"
                 f" {format_bytes(rows[fullest].memory_bytes)} of {format_bytes(limit)}"
                 f"{again + ' micro-batch' if again_s else ''}; without a limit the step"
                 f" would take {saved}"
@@ -120,6 +125,7 @@ def _constraint(case: Case, solver: Solver) -> Iterator[Limit]:
     together = [f"keep_together ({_shortened(g)})" for g in wanted.keep_together]
     whole = wanted.no_cut_inside
     given = together + ([f"no_cut_inside ({_shortened(whole)})"] if whole else [])
+    given += [one.words for one in case.problem.constraints]
     if not given:
         return
     variant = solver.without_constraints()

@@ -37,7 +37,7 @@ class Variant:
     bubble_share: float | None = None
     """Of the simulation."""
     memory_bytes: int | None = None
-    """Peak of the fullest stage."""
+    """Peak of the fullest rank."""
     reason: str = ""
     """Why there is no plan."""
 
@@ -58,7 +58,11 @@ class Solver:
 
     def without_memory_limit(self) -> Variant:
         """Solve for devices with any amount of memory."""
-        problem = replace(self.case.problem, memory_limit_bytes=None)
+        problem = self.case.problem
+        devices = tuple(
+            replace(one, memory_limit_bytes=None) for one in problem.devices
+        )
+        problem = replace(problem, memory_limit_bytes=None, devices=devices)
         return self._changed("no memory limit", problem)
 
     def with_free_messages(self) -> Variant:
@@ -71,9 +75,11 @@ class Solver:
         return self._changed("messages that take no time", problem)
 
     def without_constraints(self) -> Variant:
-        """Record the model again without what must not be cut, and solve."""
+        """Solve without the user's wishes; those on cuts need another recording."""
         graph = self.case.costed.graph
-        change = "no keep_together and no no_cut_inside"
+        change = "no constraints"
+        if not (graph.constraints.keep_together or graph.constraints.no_cut_inside):
+            return self._changed(change, replace(self.case.problem, constraints=()))
         self.tell(f"recording the model again with {change}")
         args, kwargs = graph.example
         free = capture(
@@ -117,5 +123,5 @@ def _variant(change: str, case: Case) -> Variant:
         step_s=found.objective_s,
         simulated_s=solved.simulation.step_s,
         bubble_share=solved.simulation.bubble_share,
-        memory_bytes=max(row.memory_bytes for row in solved.score.stages),
+        memory_bytes=max(rank.memory_bytes for rank in solved.score.ranks),
     )

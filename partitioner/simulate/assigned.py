@@ -33,7 +33,7 @@ def price_assignment(
     weights_s = [0.0] * problem.stages
     for unit, stage in zip(problem.units, stage_of, strict=True):
         if unit.trainable:
-            weights_s[stage] += WEIGHT_SHARE * unit.backward_s
+            weights_s[stage] += WEIGHT_SHARE * unit.backward_s / problem.speed(stage)
     activation_s = [0.0] * (problem.stages - 1)
     gradient_s = [0.0] * (problem.stages - 1)
     for value in problem.values:

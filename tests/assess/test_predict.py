@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from partitioner.assess import SCHEDULES, predict
@@ -41,3 +43,19 @@ def test_an_unknown_schedule_is_an_error_that_names_the_known_ones():
     with pytest.raises(OptionError, match="'zigzag'") as caught:
         schedule_for("zigzag", 2, 2)
     assert "zb-h2" in caught.value.hint
+
+
+def test_a_dualpipev_problem_is_simulated_pair_by_pair():
+    problem = replace(
+        chain((3.0,) * 4, hops=[0.5] * 3, stages=4, micro_batches=8),
+        schedule="dualpipev",
+    )
+    found = predict(problem, *PLACED, "dualpipev")
+    scored = score(problem, *PLACED)
+
+    assert len(found.ranks) == problem.ranks == 2
+    for use, rank in zip(found.ranks, scored.ranks, strict=True):
+        # Messages of one exchange run side by side, so they take no longer than one
+        # after the other.
+        assert use.compute_s == 8 * 6.0
+        assert use.busy_s <= 8 * rank.time_s

@@ -6,7 +6,7 @@ import pytest
 
 from partitioner.simulate import price_assignment, simulate
 from partitioner.simulate.from_deepspeed import one_f_one_b
-from partitioner.solve import Value, score
+from partitioner.solve import Device, Value, score
 from tests.solve.toys import chain
 
 
@@ -63,3 +63,16 @@ def test_equal_stages_without_messages_take_the_time_of_the_formula(micro_batche
         one_f_one_b(2, micro_batches), price_assignment(problem, stage_of, recomputed)
     )
     assert again.step_s > found.step_s
+
+
+def test_a_slow_device_takes_longer_for_all_passes_and_not_for_messages():
+    problem = replace(
+        chain((2.0, 2.0), hops=[1.0]), devices=(Device(), Device(speed=0.5))
+    )
+    price = price_assignment(problem, (0, 1), (False, True))
+
+    first, second = price.chunks
+    assert (first.forward_s, second.forward_s) == (1.0, 2.0)
+    assert first.input_gradient_s == first.weight_gradient_s == 0.5
+    assert second.input_gradient_s == second.weight_gradient_s == 1.0
+    assert (second.recompute_s, price.activation_s) == (2.0, (1.0,))
