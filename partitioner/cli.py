@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from partitioner.plan import Plan
+    from partitioner.plan_costs import By, Sort
 
 __all__ = ["main"]
 
@@ -87,6 +88,24 @@ def main() -> None:
     help="Pipeline stages.",
 )
 @planning
+@click.option(
+    "--by",
+    type=click.Choice(["module", "operator", "node"]),
+    help="Report by these instead of by stage.",
+)
+@click.option(
+    "--depth",
+    type=POSITIVE,
+    metavar="N",
+    show_default="2",
+    help="Levels of modules, with --by module.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(["forward", "backward", "memory", "flops", "params"]),
+    show_default="the order of the program",
+    help="What to sort by, with --by.",
+)
 @click.option("--timeline", is_flag=True, help="Also draw one simulated step.")
 @click.option(
     "--compare", is_flag=True, help="Also score the cuts of DeepSpeed's own methods."
@@ -102,6 +121,9 @@ def main() -> None:
 def inspect(
     target: str,
     *,
+    by: By | None,
+    depth: int | None,
+    sort: Sort | None,
     timeline: bool,
     compare: bool,
     explain: bool,
@@ -110,11 +132,17 @@ def inspect(
     trace: Path | None,
     **options: Any,
 ) -> None:
-    """Plan TARGET's pipeline and report it by stage."""
+    """Plan TARGET's pipeline and report it by stage, by module or by operator."""
     from partitioner.report.inspection import inspection_report
 
+    if (sort and not by) or (depth and by != "module"):
+        message = "--sort needs --by, and --depth needs --by module"
+        raise click.UsageError(message)
     with _planned(target, options) as plan:
         document = plan.to_dict()
+        if by:
+            levels = {"depth": depth} if depth else {}
+            document["breakdown"] = plan.breakdown(by, sort=sort, **levels)
         if output:
             plan.save(output)
             click.echo(f"plan written to {output}", err=True)

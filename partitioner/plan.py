@@ -16,6 +16,7 @@ from partitioner.emit import Layers, Placement, emit
 from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
 from partitioner.emit.ds_config import ds_config
 from partitioner.graph import ModelGraph, info
+from partitioner.plan_costs import DEPTH, By, Sort, breakdown
 from partitioner.plan_file import load_plan, payload, save_plan, write_whole
 from partitioner.plan_view import StagePlan, plan_dict, stage_plans
 from partitioner.report import plan_text
@@ -72,6 +73,22 @@ class Plan:
     def stages(self) -> tuple[StagePlan, ...]:
         """Every stage: modules, parameters, FLOPs, times, memory, what it sends."""
         return stage_plans(self.costed, self.score, self.placement)
+
+    def breakdown(
+        self, by: By = "module", *, depth: int = DEPTH, sort: Sort | None = None
+    ) -> dict[str, Any]:
+        """Return what the parts of the model cost, as plain data.
+
+        Args:
+            by: ``"module"``, ``"operator"`` or ``"node"``.
+            depth: Levels of modules.
+            sort: ``"forward"``, ``"backward"``, ``"memory"``, ``"flops"`` or
+                ``"params"``, the largest first; None: in the order of the program.
+
+        Raises:
+            OptionError: An argument is no choice.
+        """
+        return breakdown(self, by, depth=depth, sort=sort)
 
     @property
     def objective_s(self) -> float:

@@ -284,3 +284,37 @@ def test_json_holds_what_else_was_asked_for(target: str) -> None:
     assert len(document["timeline"]["rows"]) == 2
     changes = [variant["change"] for variant in document["explanation"]["variants"]]
     assert changes == ["1 stage", "3 stages"]
+
+
+def test_inspect_by_module_is_a_tree_down_to_a_depth(target: str) -> None:
+    result = run("inspect", target, "--device", "cpu", "--by", "module", "--depth", "1")
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "Module Stage Params FLOPs Forward Backward Saved Share" in lines
+    blocks = [line.split()[:4] for line in lines if line.split()[1:2] == ["Sequential"]]
+    assert blocks == [[str(i), "Sequential", str(i // 2), "272"] for i in range(4)]
+    deeper = run("inspect", target, "--device", "cpu", "--by", "module")
+    assert sum(" Linear " in line for line in deeper.stdout.splitlines()) == 4
+
+
+def test_a_breakdown_is_in_the_json_beside_the_plan(target: str) -> None:
+    options = ["--device", "cpu", "--by", "operator", "--sort", "flops", "--json"]
+    document = json.loads(run("inspect", target, *options).stdout)
+    assert document["kind"] == "fx-partitioner plan"
+    found = document["breakdown"]
+    assert (found["by"], found["sort"]) == ("operator", "flops")
+    first, second = found["rows"]
+    assert (first["name"], first["calls"]) == ("Linear", 4)
+    assert first["forward_flops"] == 4 * 2 * 3 * 16 * 16
+    assert second["name"] == "ReLU"
+
+
+@pytest.mark.parametrize(
+    "options", [["--sort", "flops"], ["--depth", "2"], ["--by", "node", "--depth", "2"]]
+)
+def test_options_of_a_breakdown_that_is_not_asked_for_are_refused(
+    target: str, options: list[str]
+) -> None:
+    result = run("inspect", target, "--device", "cpu", *options)
+    assert result.exit_code == 2
+    assert "--sort needs --by" in result.stderr

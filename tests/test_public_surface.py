@@ -60,7 +60,8 @@ PLANNING_OPTIONS = {
 }
 COMMANDS = {
     "inspect": PLANNING_OPTIONS
-    | {"--output", "-o", "--timeline", "--trace", "--compare", "--explain"},
+    | {"--output", "-o", "--timeline", "--trace", "--compare", "--explain"}
+    | {"--by", "--depth", "--sort"},
     "verify": PLANNING_OPTIONS,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from partitioner.report.breakdown import breakdown_report, breakdown_text
 from partitioner.report.comparison import comparison_report, comparison_text
 from partitioner.report.explanation import explanation_report, explanation_text
 from partitioner.report.inspection import inspection_report
@@ -9,6 +10,8 @@ from partitioner.report.table import plan_report, plan_text
 from partitioner.report.verification import verification_report, verification_text
 
 __all__ = [
+    "breakdown_report",
+    "breakdown_text",
     "comparison_report",
     "comparison_text",
     "explanation_report",

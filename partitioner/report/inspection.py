@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from partitioner.report.breakdown import breakdown_report
 from partitioner.report.comparison import comparison_report
 from partitioner.report.explanation import explanation_report
 from partitioner.report.table import plan_report
@@ -23,9 +24,10 @@ def inspection_report(document: Mapping[str, Any]) -> RenderableType:
     Args:
         document: The plan as ``Plan.to_dict()`` returns it, and under ``timeline``
             (``rows`` and ``legend``), ``comparison`` and ``explanation`` what else
-            there is to show.
+            there is to show; a ``breakdown`` takes the place of the stages.
     """
-    parts = [plan_report(document)]
+    table = breakdown_report if "breakdown" in document else plan_report
+    parts = [table(document)]
     if "timeline" in document:
         timeline = document["timeline"]
         rows = Text("\n".join(timeline["rows"]), no_wrap=True)

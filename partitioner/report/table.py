@@ -22,7 +22,7 @@ from partitioner.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["plan_report", "plan_text"]
+__all__ = ["plan_report", "plan_text", "plan_title"]
 
 _MODULES_SHOWN = 12
 """Names per stage in the table; the plan file has all of them."""
@@ -42,7 +42,7 @@ def plan_report(plan: Mapping[str, Any]) -> RenderableType:
     Returns:
         A rich renderable that fits 80 columns and does not depend on colour.
     """
-    title = Text(_title(plan), style="bold")
+    title = Text(plan_title(plan), style="bold")
     legend = Text(_LEGEND, style="dim")
     return Group(title, _stage_table(plan), legend, Text(), facts_grid(plan))
 
@@ -60,7 +60,8 @@ def plan_text(plan: Mapping[str, Any], *, width: int = DEFAULT_WIDTH) -> str:
     return to_text(plan_report(plan), width=width)
 
 
-def _title(plan: Mapping[str, Any]) -> str:
+def plan_title(plan: Mapping[str, Any]) -> str:
+    """Return the line that says what was planned, and for what."""
     provenance, options = plan["provenance"], plan["options"]
     model = str(provenance["model_class"]).rpartition(".")[2]
     stages = _number(len(plan["stages"]), "stage")
