@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from partitioner.capture.tree import flatten, map_tree
-from partitioner.errors import ExampleInputsError
+from partitioner.errors import ExampleInputsError, ForwardError
 from partitioner.graph import InputSpec
 
-__all__ = ["CallArguments", "Example", "resolve_example"]
+__all__ = ["CallArguments", "Example", "forward_error", "resolve_example"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,3 +169,17 @@ def _names(model: nn.Module, paths: list[tuple[str | int, ...]]) -> list[str]:
             head = positional[index] if known else f"args_{index}"
         names.append("_".join(str(part) for part in (head, *rest)))
     return names
+
+
+def forward_error(model: nn.Module, example: Example, error: Exception) -> ForwardError:
+    """Return the error for a forward that raised on the example inputs."""
+    name = type(model).__name__
+    given = ", ".join(
+        f"{spec.name}: {str(spec.dtype).removeprefix('torch.')}{list(spec.shape)}"
+        for spec in example.inputs
+    )
+    first = str(error).splitlines()[0] if str(error) else ""
+    detail = f"{type(error).__name__}: {first}"
+    message = f"{name}.forward failed on the example inputs ({given}): {detail}"
+    hint = "check the shapes and dtypes of example_inputs against the forward"
+    return ForwardError(message, hint=hint)

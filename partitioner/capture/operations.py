@@ -32,7 +32,7 @@ from partitioner.capture.grouped import GROUPED, GroupedFakes
 from partitioner.capture.modes import current_region
 from partitioner.capture.records import Call, DeviceRef, Recording, Ref
 from partitioner.capture.registered import RegisteredWeights
-from partitioner.capture.size_log import SIZE_QUERIES, SizeLog
+from partitioner.capture.size_log import PIECES, SIZE_QUERIES, SizeLog
 from partitioner.capture.tracked import plain
 from partitioner.capture.tree import flatten, map_tree
 from partitioner.capture.values import (
@@ -153,7 +153,8 @@ class OperationRecorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.silent:
             return func(*args, **kwargs)
-        args, kwargs = plain((args, kwargs))
+        given = (args, kwargs)
+        args, kwargs = plain(given)
         name = function_name(func)
         tensors = tensors_in((args, kwargs))
         self._check_read(name, args, tensors)
@@ -173,6 +174,8 @@ class OperationRecorder(TorchFunctionMode):
             tensors = []  # the answer is no random number
         out = self._run(call, lambda: func(*args, **kwargs), tensors, name)
         self.asked.follow(tensors, out)
+        if name in PIECES:
+            self._note_pieces(name, given, len(out))
         if call.draws:
             self._note_range(out, drawn_range(name, args, kwargs))
         return out
@@ -192,6 +195,11 @@ class OperationRecorder(TorchFunctionMode):
         if ref is None:
             return out
         return self._unrecorded(self.sizes.follow, ref, name, args, out)
+
+    def _note_pieces(self, name: str, given: Any, count: int) -> None:
+        ref = self.values.result_of(given[0][0]) if given[0] else None
+        if self.sizes is not None and ref is not None:
+            self._unrecorded(self.sizes.pieces, ref, name, given, count)
 
     def _is_decided(self, name: str, args: tuple[Any, ...]) -> bool:
         """Whether this compares a random number with one that it never reaches."""

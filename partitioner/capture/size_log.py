@@ -9,15 +9,18 @@ import torch
 
 from partitioner.capture.frames import user_source
 from partitioner.capture.records import Decision, SizeReading
-from partitioner.capture.tracked import TrackedInt
+from partitioner.capture.tracked import TrackedInt, expression_of
 
 if TYPE_CHECKING:
     from partitioner.capture.records import Ref
 
-__all__ = ["SIZE_QUERIES", "SizeLog"]
+__all__ = ["PIECES", "SIZE_QUERIES", "SizeLog"]
 
 SIZE_QUERIES = frozenset(("__get__shape", "__len__", "nelement", "numel", "size"))
 """Queries of a tensor that tell sizes."""
+
+PIECES = frozenset(("chunk", "split", "unsafe_chunk", "unsafe_split"))
+"""Functions that return more tensors where a size is larger."""
 
 
 class Listener(Protocol):
@@ -94,3 +97,29 @@ class SizeLog:
         reads = [self.read(tensor, dim, v) for dim, v in enumerate(args[0].shape)]
         product = reduce(lambda a, b: ("*", a, b), [r.expression for r in reads] or [1])
         return TrackedInt.of(out, product, self)
+
+    def pieces(self, tensor: Ref, name: str, given: Any, count: int) -> None:
+        """Note that a tensor was taken apart into so many pieces.
+
+        Args:
+            tensor: Which result it is.
+            name: The function, one of ``PIECES``.
+            given: Its (args, kwargs), the tensor first.
+            count: How many pieces there were.
+        """
+        args, kwargs = given
+        named = [value for key, value in kwargs.items() if key != "dim"]
+        by = [*args[1:2], *named][0]
+        if not isinstance(by, int):
+            return  # a list of sizes
+        dim = kwargs.get("dim", args[2] if len(args) > 2 else 0) % args[0].dim()  # noqa: PLR2004 - (tensor, by, dim)
+        length = self.read(tensor, dim, args[0].shape[dim]).expression
+        size = expression_of(by, self)
+        if name.endswith("chunk"):
+            size = _ceil_of(length, size)
+        pieces = _ceil_of(length, size)
+        self.decide("==", pieces, count, outcome=True, rounded=True)
+
+
+def _ceil_of(dividend: Any, divisor: Any) -> Any:
+    return ("ceil", ("/", dividend, divisor))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from partitioner.capture.align import Difference, differing_modules
 from partitioner.capture.guards import settle
+from partitioner.capture.inputs import forward_error
 from partitioner.capture.merge import (
     MismatchError,
     check_sizes,
@@ -22,7 +23,7 @@ from partitioner.capture.sizes import (
     candidates,
     size_notes,
 )
-from partitioner.errors import CaptureError, ForwardError
+from partitioner.errors import CaptureError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,7 +90,7 @@ def record_all(
     except CaptureError:
         raise
     except Exception as error:
-        raise _forward_error(model, example, error) from error
+        raise forward_error(model, example, error) from error
     sizes, others = _other_sizes(session, base)
     sized = _merge_sizes(session, base, sizes, others)
     sizes = sized.sizes
@@ -286,18 +287,3 @@ def _notes(
             text = size.describe(session.example.inputs)
             notes.append(f"equal sizes are taken to follow each other: {text}")
     return notes
-
-
-def _forward_error(
-    model: nn.Module, example: Example, error: Exception
-) -> CaptureError:
-    name = type(model).__name__
-    given = ", ".join(
-        f"{spec.name}: {str(spec.dtype).removeprefix('torch.')}{list(spec.shape)}"
-        for spec in example.inputs
-    )
-    first = str(error).splitlines()[0] if str(error) else ""
-    detail = f"{type(error).__name__}: {first}"
-    message = f"{name}.forward failed on the example inputs ({given}): {detail}"
-    hint = "check the shapes and dtypes of example_inputs against the forward"
-    return ForwardError(message, hint=hint)

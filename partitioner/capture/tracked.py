@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from partitioner.capture.size_log import SizeLog
 
-__all__ = ["TrackedInt", "followed_ranges", "plain"]
+__all__ = ["TrackedInt", "expression_of", "followed_ranges", "plain"]
 
 ROUNDING = frozenset(("//", "%", "&", "|", "^", "<<", ">>", "round", "ceil", "floor"))
 """Operators whose result is the same for many sizes."""
@@ -94,7 +94,7 @@ def _value(number: Any) -> Any:
     return float.__pos__(number) if isinstance(number, TrackedFloat) else number
 
 
-def _expression(number: Any, log: SizeLog) -> Any:
+def expression_of(number: Any, log: SizeLog) -> Any:
     """Return what a number is made of; one of another recording is a constant."""
     if isinstance(number, Tracked) and number.log is log:
         return number.expression
@@ -104,7 +104,7 @@ def _expression(number: Any, log: SizeLog) -> Any:
 def _decide(number: Tracked, relation: str, other: Any, *, outcome: bool) -> None:
     log = number.log
     if not log.listener.silent:
-        right = _expression(other, log)
+        right = expression_of(other, log)
         log.decide(relation, number.expression, right, outcome=outcome, rounded=False)
 
 
@@ -122,7 +122,7 @@ def _result(name: str, operands: tuple[Any, ...], log: SizeLog) -> Any:
     value = OPERATORS[name](*map(_value, operands))
     if log.listener.silent or not isinstance(value, (int, float)):
         return value
-    expression = (name, *(_expression(operand, log) for operand in operands))
+    expression = (name, *(expression_of(operand, log) for operand in operands))
     if isinstance(value, float):
         return TrackedFloat.of(value, expression, log)
     if name in ROUNDING:
@@ -214,7 +214,7 @@ class _Range(metaclass=_RangeType):
         found = _range(*map(_value, bounds))
         log = next((b.log for b in bounds if isinstance(b, Tracked)), None)
         if log is not None and not log.listener.silent:
-            loops = ("loops", *(_expression(bound, log) for bound in bounds))
+            loops = ("loops", *(expression_of(bound, log) for bound in bounds))
             log.decide("==", loops, len(found), outcome=True, rounded=False)
         return found
 

@@ -73,6 +73,7 @@ DECISIONS = {
         51,
     ),
     "x.size(1) <= 70": (lambda h: cached(h.shape[1]), 70, 71),
+    "ceil(x.size(1) / 45) == 1": (lambda h: len(h.split(45, dim=1)) > 1, 45, 46),
     "(2 * x.size(1)) + 1 <= 101": (
         lambda h: torch.cat([h, h, h[:, :1]], 1).shape[1] > 101,
         50,
@@ -189,6 +190,19 @@ def test_a_size_that_is_followed_is_an_integer_to_all_others():
     assert torch.arange(size).tolist() == np.arange(size).tolist() == [0, 1, 2]
     assert torch.zeros(size, 2).view(2, size).shape == (2, size)
     assert type(copy.deepcopy(size)) is type(pickle.loads(pickle.dumps(size))) is int
+
+
+def test_a_batch_that_gives_other_pieces_is_refused():
+    class Pieces(toys.Toy):
+        def forward(self, x: Tensor) -> Tensor:
+            parts = [self.second(part) for part in self.first(x).split(40, 1)]
+            first, second = x.chunk(2, dim=1)
+            return torch.cat(parts, 1) + first.mean() + second.mean()
+
+    graph = capture(seeded(Pieces()), torch.randn(2, 16, 6))
+    assert refusal(graph, [torch.randn(2, 40, 6)]) == ""
+    assert "ceil(x.size(1) / 40) == 1" in refusal(graph, [torch.randn(2, 41, 6)])
+    assert "dimension 1 of 'x' is 1" in refusal(graph, [torch.randn(2, 1, 6)])
 
 
 def test_what_sizes_of_one_and_more_cannot_break_is_no_guard():

@@ -175,3 +175,17 @@ def test_labels_of_another_number_are_refused():
     made({"ids": IDS, "mask": MASK, "labels": LABELS})
     with pytest.raises(RuntimeGuardError, match=r"got 2 tensors as labels; .* made 1"):
         made.labels.split((LABELS, LABELS))
+
+
+def test_an_input_that_the_recording_ran_without_is_refused():
+    made = two_inputs(absent={"positions": None, "labels": None, "causal": False})
+    batch = {"ids": IDS, "mask": MASK}
+    extra = {**batch, "positions": IDS}
+    for given in (extra, (extra, LABELS)):
+        with pytest.raises(RuntimeGuardError, match=r"'positions' is a tensor.*None"):
+            made(given)
+    with pytest.raises(RuntimeGuardError, match=r"'causal' is True; .* False"):
+        made({**batch, "causal": True})
+    assert made({**batch, "positions": None, "causal": False})[1] == ()
+    assert targets(made, {**batch, "labels": LABELS}) is LABELS
+    assert targets(made, {**batch, "weight": LABELS}) is LABELS  # the loss's own
