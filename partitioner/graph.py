@@ -51,7 +51,7 @@ class TensorMeta:
     """Equal numbers share memory (views, in-place results)."""
     order: tuple[int, ...] = ()
     """Dimensions from outermost to innermost in memory; empty if in their own
-    order (or if the memory has gaps or overlaps)."""
+    order (or if elements overlap)."""
     varying: tuple[int, ...] = ()
     """Dimensions that follow the sizes of the inputs."""
 

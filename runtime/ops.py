@@ -22,6 +22,7 @@ def in_region(
     grad_enabled: bool,  # noqa: FBT001 - generated code passes it by position
     autocast: Sequence[tuple[str, torch.dtype]],
     function: Callable[..., Any],
+    /,
     *args: Any,
     **kwargs: Any,
 ) -> Any:

@@ -154,10 +154,10 @@ def intercepted(watcher: CallWatcher) -> Iterator[None]:
     original = nn.Module.__call__
     apply = torch.autograd.Function.__dict__["apply"]
 
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         return watcher.call_module(original, module, args, kwargs)
 
-    def call_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+    def call_apply(cls: type, /, *args: Any, **kwargs: Any) -> Any:
         if cls is torch_checkpoint.CheckpointFunction:
             run, _preserve_rng_state, *inputs = args
             return run(*inputs)

@@ -29,7 +29,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """
     attributes = [(module, dict(module.__dict__)) for module in model.modules()]
     contents = [
-        (value, value.copy())
+        (value, _items(value))
         for _, saved in attributes
         for value in saved.values()
         if isinstance(value, list | dict | set | deque)
@@ -43,14 +43,30 @@ def untouched(model: nn.Module) -> Iterator[None]:
             module.__dict__.clear()
             module.__dict__.update(saved)
         for container, items in contents:
-            container.clear()
-            if isinstance(container, dict | set):
-                container.update(items)
-            else:
-                container.extend(items)
+            _put_back(container, items)
         restore_generators(generators)
         for generator, state in own:
             generator.set_state(state)
+
+
+def _items(container: Any) -> list[Any]:
+    return list(container.items() if isinstance(container, dict) else container)
+
+
+def _put_back(container: Any, items: list[Any]) -> None:
+    """Let a container hold these items; one that does is not touched: it may refuse."""
+    if list(map(_identity, _items(container))) == list(map(_identity, items)):
+        return
+    container.clear()
+    if isinstance(container, dict | set):
+        container.update(items)
+    else:
+        container.extend(items)
+
+
+def _identity(item: Any) -> Any:
+    """Return what tells items apart without comparing them."""
+    return tuple(map(id, item)) if type(item) is tuple else id(item)
 
 
 def generator_states() -> dict[str, Any]:

@@ -241,15 +241,19 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the dimensions in order of memory if they are not in their own order."""
+    """Return the dimensions in order of memory if they are not in their own order.
+
+    Gaps do not matter (a part of another tensor): operations on the tensor give theirs
+    the same order.
+    """
     if tensor.is_contiguous():
         return ()
     # In plain numbers: a permute of a fake costs as much as an operation of the model.
     sizes, strides = tensor.shape, tensor.stride()
     order = tuple(sorted(range(len(sizes)), key=lambda dim: -strides[dim]))
-    expected = 1
+    least = 1
     for dim in reversed(order):
-        if sizes[dim] != 1 and strides[dim] != expected:
-            return ()
-        expected *= sizes[dim]
-    return order
+        if sizes[dim] != 1 and strides[dim] < least:
+            return ()  # overlaps
+        least = max(strides[dim], 1) * sizes[dim]
+    return () if order == tuple(range(len(sizes))) else order

@@ -168,11 +168,11 @@ def _wrapped(
     return call
 
 
-def _call_method(name: str, owner: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_method(name: str, owner: Any, /, *args: Any, **kwargs: Any) -> Any:
     return getattr(owner, name)(*args, **kwargs)
 
 
-def _call_module(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _call_module(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     return module(*args, **kwargs)
 
 

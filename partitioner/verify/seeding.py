@@ -109,7 +109,7 @@ class Seeding(TorchFunctionMode):
             yield
 
     def seeder(
-        self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any
+        self, key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """Run one step of a segment: a single draw, or a whole module call."""
         first = self.first_calls.get(key)

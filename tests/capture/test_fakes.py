@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -74,6 +77,23 @@ def test_caches_are_off_only_meanwhile():
     with caches_off(configs):
         assert model.config.use_cache is False  # type: ignore[union-attr]
     assert model.config.use_cache is True  # type: ignore[union-attr]
+
+
+class Frozen(OrderedDict[str, int]):
+    """A configuration that refuses every change, as those of diffusers do."""
+
+    def refuse(self, *_: Any, **__: Any) -> None:
+        raise TypeError
+
+    clear = update = pop = refuse  # type: ignore[assignment]
+
+
+def test_a_container_that_refuses_changes_is_let_be():
+    model = Toy()
+    model.config = Frozen([("width", 6)])  # type: ignore[assignment]
+    with untouched(model):
+        model.train(not model.training)
+    assert model.config == {"width": 6}
 
 
 def disturb(model: Steps) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from partitioner.capture import capture
-from partitioner.emit import Layers, emit
+from partitioner.emit import Layers, Placement, emit
+from partitioner.graph import ModelGraph
 from partitioner.runtime.pipeline_module import ParameterTie
 from partitioner.verify import verify
 from partitioner.verify.inputs import input_tensors
@@ -109,6 +110,18 @@ def test_open_dimensions_follow_the_inputs():
     assert value.shape == (None, None, 32)  # type: ignore[attr-defined]
 
 
+def strides_at_b(graph: ModelGraph, placement: Placement) -> set[tuple[int, ...]]:
+    """Strides of what ``b`` gets in the original and the cut, in train and eval."""
+    received = []
+
+    def keep(module: torch.nn.Module, args: tuple[Tensor, ...]) -> None:
+        received.append(args[0].stride())
+
+    graph.model.get_submodule("b").register_forward_pre_hook(keep)
+    assert verify(graph, placement, input_tensors(graph, None)).ok
+    return set(received)
+
+
 @pytest.mark.parametrize(
     ("cut", "order"),
     [("a@0", (0, 2, 3, 1)), ("drop@0", (0, 2, 3, 1)), ("@0:1", (0, 3, 2, 1))],
@@ -119,11 +132,18 @@ def test_memory_order_is_kept_over_a_boundary(cut: str, order: tuple[int, ...]):
     layers = emit(graph, placement)
     (value,) = [v for v in values_of(layers).values() if v.kind == "tensor"]  # type: ignore[attr-defined]
     assert value.order == order  # type: ignore[attr-defined]
-    received = []
+    assert len(strides_at_b(graph, placement)) == 1
 
-    def keep(module: torch.nn.Module, args: tuple[Tensor, ...]) -> None:
-        received.append(args[0].stride())
 
-    graph.model.get_submodule("b").register_forward_pre_hook(keep)
-    assert verify(graph, placement, input_tensors(graph, None)).ok
-    assert len(set(received)) == 1  # original and cut, train and eval
+def test_memory_order_is_kept_of_parts_with_gaps_between():
+    class Halves(toys.ChannelsLast):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x.contiguous(memory_format=torch.channels_last))
+            left, right = h.chunk(2, 1)
+            return self.b(torch.cat([left.tanh(), right.exp()], 1))
+
+    graph = capture(seeded(Halves()), torch.randn(2, 3, 5, 7))
+    placement = two_stages(graph, "@0:1")
+    orders = [v.order for v in values_of(emit(graph, placement)).values()]  # type: ignore[attr-defined]
+    assert (0, 2, 3, 1) in orders
+    assert len(strides_at_b(graph, placement)) == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from partitioner.capture import capture
 from partitioner.emit import Placement
@@ -13,7 +14,7 @@ from partitioner.graph import info
 from partitioner.verify import verify
 from partitioner.verify.inputs import input_tensors
 from tests.capture import toys
-from tests.captured import BATCH, captured, seeded, two_stages
+from tests.captured import BATCH, captured, cut_everywhere, seeded, two_stages
 from tests.models import MODELS
 
 CUTS: dict[type[toys.Toy], str] = {toys.SharedNorm: "norm"}
@@ -99,3 +100,25 @@ def test_state_that_only_python_keeps_is_seen_in_the_second_step():
     found = verify(graph, two_stages(graph, "first"), [BATCH])
     assert found.modes["train"].worst <= 1e-5
     assert found.modes["eval"].max_output_error > 1e-2
+
+
+def test_arguments_may_have_any_name():
+    class Scales(nn.Module):
+        def forward(self, module: Tensor, *, function: Tensor, key: Tensor) -> Tensor:
+            return module * function + key
+
+    class Names(toys.Toy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scales = Scales()
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)[:, None]
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                h = F.scaled_dot_product_attention(query=h, key=h, value=h).float()
+                h = F.dropout(input=h, p=0.5, training=self.training)
+                h = self.scales(module=h, function=h, key=h)
+            return self.second(h[:, 0])
+
+    for found in cut_everywhere(capture(seeded(Names()), BATCH)):
+        assert found.ok, str(found)

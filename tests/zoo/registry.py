@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.zoo import (
     behaviour,
     causal,
+    diffusion,
     encoders,
     forms,
     multimodal,
@@ -27,6 +28,7 @@ FAMILIES = (
     seq2seq,
     vision,
     multimodal,
+    diffusion,
 )
 
 ENTRIES: dict[str, Entry] = {
