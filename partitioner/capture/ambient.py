@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.overrides import _get_current_function_mode_stack
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Ambient", "ambient", "function_modes", "kept_ambient"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ambient:
+class Ambient(NamedTuple):
     """State that changes what operations compute; each field is named in messages."""
 
     default_dtype: torch.dtype
@@ -30,7 +28,9 @@ class Ambient:
 
     def difference(self, other: Ambient) -> str:
         """Return the name of the first thing that is not the same, in words; or ""."""
-        for name in self.__slots__:
+        if self == other:  # at nearly every operation
+            return ""
+        for name in self._fields:
             before, now = getattr(self, name), getattr(other, name)
             # torch itself hides dispatch modes for a while (torch.from_numpy).
             hidden = name == "dispatch_modes" and now < before

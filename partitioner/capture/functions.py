@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from partitioner.capture.tree import flatten, is_plain, map_tree
+from partitioner.capture.tree import children, is_plain, map_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +126,17 @@ def custom_function(cls: type) -> Callable[..., Any]:
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
     """Return the tensors of nested containers, in order."""
-    return [leaf for _, leaf in flatten(tree) if isinstance(leaf, torch.Tensor)]
+    found: list[torch.Tensor] = []
+    _collect_tensors(tree, found)
+    return found
+
+
+def _collect_tensors(value: Any, found: list[torch.Tensor]) -> None:
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif not is_plain(value):
+        for _, child in children(value) or ():
+            _collect_tensors(child, found)
 
 
 def opaque_argument(tree: Any) -> str:

@@ -107,11 +107,19 @@ def _same_constant(first: Call, second: Call) -> bool:
 Combine = Callable[[Sequence[Any], Call | SpanRecord, int], Any]
 
 
+_LEAVES = frozenset((type(None), bool, int, float, str, Ref))
+"""What nearly all arguments are."""
+
+
 def _merge_trees(
     trees: Sequence[Any], where: Call | SpanRecord, position: int, combine: Combine
 ) -> Any:
     """Merge trees of one structure, asking ``combine`` at leaves that differ."""
     first = trees[0]
+    if type(first) in _LEAVES and all(
+        type(tree) is type(first) and tree == first for tree in trees
+    ):
+        return first
     kinds = {type(tree) for tree in trees}
     source = getattr(where, "source", "")
     if len(kinds) == 1 and isinstance(first, (tuple, list)):

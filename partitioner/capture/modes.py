@@ -1,4 +1,4 @@
-"""What surrounds a recorded call: modes, random generators, operators, interception."""
+"""What surrounds a recorded call: modes, random generators, interception."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.utils.checkpoint as torch_checkpoint
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from partitioner.capture.frames import user_source
-from partitioner.errors import DataDependentError
 from partitioner.graph import Region
 
 if TYPE_CHECKING:
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallWatcher",
-    "OperatorWatch",
     "current_region",
     "generator_marks",
     "intercepted",
@@ -65,69 +61,6 @@ def restored_generators() -> Iterator[list[bool]]:
         random.setstate(state)
         if numpy is not None:
             numpy.random.set_state(numpy_state)
-
-
-class OperatorWatch(TorchDispatchMode):
-    """Tells of each operator that takes random numbers or updates batch statistics.
-
-    Fakes move no generator, so the operators' own tag is what tells; and batch norm's
-    operators write their statistics without moving the tensors' version counters.
-
-    Args:
-        on_draw: Called when an operator draws.
-        on_write: Called with a tensor that is written.
-        on_read: Called when an operator's result, or its shape, follows the numbers
-            in its arguments.
-    """
-
-    supports_higher_order_operators = True
-
-    def __init__(
-        self,
-        on_draw: Callable[[], None],
-        on_write: Callable[[torch.Tensor], None],
-        on_read: Callable[[], None],
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.on_draw, self.on_write, self.on_read = on_draw, on_write, on_read
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Look at the operator and run it."""
-        if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - no public name
-            source = user_source()
-            message = f"torch.{func.__name__} (an operator of functions) cannot be run"
-            raise DataDependentError(
-                f"{message} on fake tensors, at {source}",
-                hint="use torch.where, or Python's own if in a submodule of its own",
-                source=source,
-            )
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.on_draw()
-        elif "batch_norm" in func.__name__ and "backward" not in func.__name__:
-            for tensor in _running_statistics(func, args):
-                self.on_write(tensor)
-        if _reads_numbers(func, args):
-            self.on_read()
-        return func(*args, **(kwargs or {}))
-
-
-def _reads_numbers(func: Any, args: tuple[Any, ...]) -> bool:
-    if func is torch.ops.aten.index.Tensor:  # by numbers: the shape is known
-        masks = (torch.bool, torch.uint8)
-        return any(index is not None and index.dtype in masks for index in args[1])
-    tags = func.tags
-    dynamic, dependent = torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output
-    return dynamic in tags or dependent in tags
-
-
-def _running_statistics(func: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
-    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))  # noqa: SLF001 - torch has no public name
-    if not given.get("training", given.get("train", "update" in func.__name__)):
-        return []
-    statistics = (given.get("running_mean"), given.get("running_var"))
-    return [tensor for tensor in statistics if isinstance(tensor, torch.Tensor)]
 
 
 class CallWatcher(Protocol):

@@ -26,7 +26,7 @@ def prune(recording: Recording) -> Recording:
     }
 
     def leaf(value: Any) -> Any:
-        return replace(value, call=number[value.call]) if _is_ref(value) else value
+        return Ref(number[value.call], value.path) if _is_ref(value) else value
 
     def read(ref: Ref | DroppedRef) -> Ref | DroppedRef:
         if isinstance(ref, DroppedRef):
@@ -74,7 +74,7 @@ def _known(tree: Any, number: dict[int, int]) -> Any:
             return value
         if value.call not in number:
             return None
-        return replace(value, call=number[value.call])
+        return Ref(number[value.call], value.path)
 
     return map_tree(leaf, tree)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,11 +11,11 @@ import torch
 from partitioner.capture.ambient import ambient, function_modes, kept_ambient
 from partitioner.capture.checks import recorded_checks
 from partitioner.capture.counters import set_attributes
+from partitioner.capture.dispatch import FakeDispatch, OperatorWatch
 from partitioner.capture.frames import Frame, forward_source, user_source
 from partitioner.capture.functions import tensors_in
 from partitioner.capture.leaves import Known, is_leaf, run_for_real, why_whole
 from partitioner.capture.modes import (
-    OperatorWatch,
     current_region,
     generator_marks,
     intercepted,
@@ -34,7 +34,7 @@ from partitioner.capture.tracked import followed_ranges, plain
 from partitioner.capture.tree import Opaque, is_plain, template
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import nn
 
@@ -264,17 +264,13 @@ class Recorder(OperationRecorder):
             watched: Whether to note draws, batch statistics, what autograd saves and
                 what Python decides by sizes.
         """
-        watches = ExitStack()
-        if watched:
-            hooks = torch.autograd.graph.saved_tensors_hooks
-            watches.enter_context(hooks(self._on_saved, lambda tensor: tensor))
-            watch = OperatorWatch(self._on_draw, self._on_write, self._on_read)
-            watches.enter_context(watch)
-            watches.enter_context(followed_ranges())
-            self.sizes = SizeLog(self)
         if reason := why_whole(model):
             hint = "only a submodule may be so: the root has to be recorded through"
             raise LeafNeeded("", reason, forward_source(model), hint)
+        watches: AbstractContextManager[object] = FakeDispatch(self.values.fakes.mode)
+        if watched:
+            watches = self._watches()
+            self.sizes = SizeLog(self)
         checks = recorded_checks(lambda: self.frames[-1].path)
         with kept_ambient(), watches, intercepted(self), checks, self:
             self.ambient, self.modes = ambient(), function_modes()
@@ -285,6 +281,19 @@ class Recorder(OperationRecorder):
             self.silent = True  # a size that the model has kept is a plain number now
             self.recording.sizes = self.sizes.reading()
         return self.recording
+
+    @contextmanager
+    def _watches(self) -> Iterator[None]:
+        """Note draws, batch statistics, what autograd saves and how loops run."""
+        watch = OperatorWatch(
+            self.values.fakes.mode,
+            on_draw=self._on_draw,
+            on_write=self._on_write,
+            on_read=self._on_read,
+        )
+        hooks = torch.autograd.graph.saved_tensors_hooks
+        with hooks(self._on_saved, lambda tensor: tensor), watch, followed_ranges():
+            yield
 
     def _root_output(self, value: Any) -> Any:
         found = self._output_leaf(value)

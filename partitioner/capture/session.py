@@ -99,9 +99,9 @@ class Session:
     ) -> Recording:
         model = self.model
         with (
+            _no_collection(),
             _quiet_fakes(),
             untouched(model),
-            _no_collection(),
             torch.enable_grad(),
             caches_off(self.configs),
             fake_weights(model, self.dtype) as fakes,

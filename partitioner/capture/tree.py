@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Opaque",
+    "children",
     "flatten",
     "is_plain",
     "leaves",
@@ -34,6 +35,9 @@ PLAIN = (
 )  # fmt: skip
 
 
+_EXACTLY_PLAIN = frozenset(PLAIN)
+
+
 class Opaque:
     """Stands for a library object (a cache) that an output held: it becomes None."""
 
@@ -46,21 +50,29 @@ class Opaque:
 
 def is_plain(value: object) -> bool:
     """Whether ``value`` is an immutable leaf that can stand in an argument list."""
-    return isinstance(value, (PLAIN, type))
+    # Asked for every argument of every operation: by exact class first.
+    return type(value) in _EXACTLY_PLAIN or isinstance(value, (PLAIN, type))
 
 
 def map_tree(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply ``function`` to every leaf of tuples, lists, dicts and slices."""
+    kind = type(value)
+    if kind is tuple:  # nearly all: first, and without a call
+        return tuple([map_tree(function, item) for item in value])
+    if kind in _EXACTLY_PLAIN:
+        return function(value)
     if isinstance(value, tuple):
         return _map_tuple(function, value)
     if isinstance(value, list):
         return [map_tree(function, item) for item in value]
-    if type(value) is dict:
+    if kind is dict:
         return {key: map_tree(function, item) for key, item in value.items()}
-    if isinstance(value, slice):
-        parts = (value.start, value.stop, value.step)
-        return slice(*(map_tree(function, part) for part in parts))
-    return function(value)
+    return _map_slice(function, value) if kind is slice else function(value)
+
+
+def _map_slice(function: Callable[[Any], Any], value: slice) -> slice:
+    parts = (value.start, value.stop, value.step)
+    return slice(*(map_tree(function, part) for part in parts))
 
 
 def _map_tuple(function: Callable[[Any], Any], value: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioner.capture import capture
+from partitioner.capture.ambient import ambient
 from partitioner.capture.frames import forward_source
 from partitioner.errors import CaptureError, DataDependentError
 from partitioner.graph import ModelGraph, info
@@ -371,9 +372,11 @@ def test_a_part_compiled_by_torchscript_runs_whole(how: str):
 def test_a_backward_hook_on_the_root_is_refused():
     model = toys.Inside(nn.Tanh())
     model.register_full_backward_hook(lambda module, before, after: None)
+    before = ambient()
     with pytest.raises(DataDependentError, match="backward hook") as caught:
         capture(model, BATCH)
     assert "submodule" in caught.value.hint
+    assert ambient() == before  # nothing that watches operators is left on
 
 
 @pytest.mark.parametrize("where", ["", "inner", "before"])
