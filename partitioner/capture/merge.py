@@ -17,6 +17,7 @@ __all__ = [
     "ByMode",
     "MismatchError",
     "check_sizes",
+    "compare_structure",
     "merge_modes",
     "merge_sizes",
 ]
@@ -50,7 +51,7 @@ class MismatchError(Exception):
         self.size = size
 
 
-def _compare_structure(first: Recording, second: Recording) -> None:
+def compare_structure(first: Recording, second: Recording) -> None:
     """Check that two recordings have the same calls, module calls and outputs.
 
     Raises:
@@ -168,7 +169,7 @@ def _merge(recordings: Sequence[Recording], combine: Combine) -> Recording:
     """Return the first recording with merged arguments; unchanged on a mismatch."""
     base = recordings[0]
     for other in recordings[1:]:
-        _compare_structure(base, other)
+        compare_structure(base, other)
     merged: list[tuple[Call | SpanRecord, Any]] = []
     for index, group in enumerate(zip(*(r.calls for r in recordings), strict=True)):
         trees = [(call.args, call.kwargs) for call in group]
@@ -250,18 +251,33 @@ def merge_sizes(
     return merged
 
 
-def check_sizes(merged: Recording, together: Recording, sizes: Sequence[int]) -> None:
+def check_sizes(
+    merged: Recording,
+    together: Recording,
+    sizes: Sequence[int],
+    *,
+    training: bool = True,
+) -> None:
     """Check a merged recording against one with several sizes changed at once.
+
+    Args:
+        merged: With expressions of sizes; of both modes or of one.
+        together: The recording that must agree.
+        sizes: Its free sizes.
+        training: Its mode.
 
     Raises:
         MismatchError: An expression gives another integer than was recorded.
     """
 
     def combine(values: Sequence[Any], where: Any, position: int) -> Any:
-        if evaluate_sizes(values[0], sizes) != values[1]:
+        expression = values[0]
+        if isinstance(expression, ByMode):
+            expression = expression.train if training else expression.eval
+        if not _equal(evaluate_sizes(expression, sizes), values[1]):
             text = f"an integer follows the sizes in no known way ({values[1]})"
             source = getattr(where, "source", "")
-            raise MismatchError(text, position, source, size=_last_size(values[0]))
+            raise MismatchError(text, position, source, size=_last_size(expression))
         return values[0]
 
     _merge([merged, together], combine)

@@ -83,13 +83,15 @@ class Session:
             self.require_leaf(needed)
             return None
 
-    def record_at(self, shapes: Sequence[tuple[int, ...]]) -> Recording:
-        """Record in train mode at other input shapes, with the leaves as they are.
+    def record_at(
+        self, shapes: Sequence[tuple[int, ...]], *, training: bool = True
+    ) -> Recording:
+        """Record at other input shapes, with the leaves as they are.
 
         Raises:
             LeafNeeded: They do not do at these sizes.
         """
-        return self._once(training=True, shapes=shapes)
+        return self._once(training=training, shapes=shapes)
 
     def _once(
         self,
@@ -110,8 +112,9 @@ class Session:
             self.aliases = fakes.aliases
             recorder = Recorder(model, fakes, frozenset(self.leaves))
             args, kwargs = self._fake_inputs(fakes, recorder, shapes)
-            # What autograd saves and what is drawn is learnt at the example's sizes.
-            watched = shapes is None
+            # In train mode, what autograd saves and what is drawn is learnt at the
+            # example's sizes.
+            watched = shapes is None or not training
             return prune(recorder.run(model, args, kwargs, watched=watched))
 
     def _fake_inputs(

@@ -35,6 +35,11 @@ class FreeSize:
     fallback: int | None = None
     """Another second size, for models that take no odd one or no single sample."""
 
+    @property
+    def unround(self) -> int:
+        """A larger size that is even, and hardly a constant of the model's own."""
+        return self.larger - 2 if self.larger == 2 * self.value else self.larger
+
     def describe(self, inputs: Sequence[InputSpec]) -> str:
         """Return ``dimension 1 of input_ids, attention_mask (16)``."""
         names = ", ".join(inputs[index].name for index, _ in self.dims)

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partitioner.capture.align import Difference, differing_modules
 from partitioner.capture.guards import settle
 from partitioner.capture.inputs import forward_error
-from partitioner.capture.merge import (
-    MismatchError,
-    check_sizes,
-    merge_modes,
-    merge_sizes,
-)
+from partitioner.capture.merge import MismatchError, merge_modes
 from partitioner.capture.operations import LeafNeeded
-from partitioner.capture.records import Recording
-from partitioner.capture.session import Session
-from partitioner.capture.sizes import (
-    FreeSize,
-    as_recorded,
-    candidates,
-    size_notes,
+from partitioner.capture.resized import (
+    Sized,
+    merged_apart,
+    merged_together,
+    other_sizes,
+    record_together,
 )
+from partitioner.capture.session import Session
+from partitioner.capture.sizes import FreeSize, as_recorded
 from partitioner.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     import torch
     from torch import nn
 
     from partitioner.capture.inputs import Example
+    from partitioner.capture.records import Recording
     from partitioner.graph import InputSpec
     from partitioner.runtime.guards import SizeGuard
 
@@ -54,15 +51,12 @@ class Takes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sized:
-    """A recording whose integers follow the free sizes."""
+class _Found:
+    """What was recorded of both modes, and all of it merged."""
 
-    sizes: list[FreeSize]
-    others: list[Recording]
-    """For each free size the recording in which it has its other value."""
-    seen: list[list[int]]
-    """Every combination of the free sizes that was recorded."""
-    recording: Recording
+    sized: Sized
+    train: Recording
+    evaluation: Recording
 
 
 def record_all(
@@ -86,49 +80,74 @@ def record_all(
     session = Session(model, example, dtype)
     session.leaves |= {path: f"{path} runs as a whole: asked for" for path in leaf}
     try:
-        base, evaluation = _both_modes(session)
+        found = _record(session)
     except CaptureError:
         raise
     except Exception as error:
         raise forward_error(model, example, error) from error
-    sizes, others = _other_sizes(session, base)
-    sized = _merge_sizes(session, base, sizes, others)
-    sizes = sized.sizes
-    recording = merge_modes(sized.recording, evaluation, [s.value for s in sizes])
-    settled = settle(
-        (base, evaluation), sized.others, sizes, sized.seen, example.inputs
-    )
+    sized, modes = found.sized, (found.train, found.evaluation)
+    settled = settle(modes, sized.others, sized.sizes, sized.seen, example.inputs)
     return Takes(
-        recording=recording,
-        inputs=as_recorded(example.inputs, sizes, dtype),
-        sizes=tuple(sizes),
+        recording=sized.recording,
+        inputs=as_recorded(example.inputs, sized.sizes, dtype),
+        sizes=tuple(sized.sizes),
         aliases=session.aliases,
         configs=session.configs,
         notes=[
             *example.notes,
-            *_notes(session, base, evaluation, sizes),
+            *_notes(session, found),
             *settled.notes,
         ],
         guards=settled.guards,
-        device_reads=(*base.device_reads, *evaluation.device_reads),
+        device_reads=tuple(read for mode in modes for read in mode.device_reads),
     )
 
 
-def _both_modes(session: Session) -> tuple[Recording, Recording]:
-    """Record train and eval mode; modules that differ in structure become leaves."""
+def _record(session: Session) -> _Found:
+    """Record eval mode at other sizes than train mode; apart only if they differ.
+
+    One recording that differs in mode and in every size shows that nothing but what
+    was found to follow the sizes differs. If anything else does, the mode or a size
+    may be to blame, and eval mode is recorded at the example's sizes as well.
+    """
+    train = session.record(training=True)
+    together = record_together(session, train)
+    if together is None:
+        train, evaluation = _both_modes(session, train)
+        resized = other_sizes(session, train)
+    else:
+        resized = other_sizes(session, train)
+        sized = merged_together(session, resized, together)
+        if sized is not None:
+            evaluation = together.as_at(train)
+            return _Found(sized=sized, train=train, evaluation=evaluation)
+        train, evaluation = _both_modes(session, train)
+        if train is not resized.train:  # with more leaves now
+            together = None
+            session.notes.clear()
+            resized = other_sizes(session, train)
+    sized = merged_apart(session, resized, evaluation, together)
+    return _Found(sized=sized, train=train, evaluation=evaluation)
+
+
+def _both_modes(session: Session, train: Recording) -> tuple[Recording, Recording]:
+    """Record eval mode too; modules that differ in structure become leaves.
+
+    Returns:
+        Both recordings; that of train mode is ``train`` unless leaves were found.
+    """
     while True:
-        train = session.record(training=True)
         leaves = len(session.leaves)
         evaluation = session.record(training=False)
-        if leaves != len(session.leaves):
-            continue
-        try:
-            merge_modes(train.copy(), evaluation)
-        except MismatchError as mismatch:
-            for needed in _modes_differ(train, evaluation, mismatch):
-                session.require_leaf(needed)
         if leaves == len(session.leaves):
-            return train, evaluation
+            try:
+                merge_modes(train.copy(), evaluation)
+            except MismatchError as mismatch:
+                for needed in _modes_differ(train, evaluation, mismatch):
+                    session.require_leaf(needed)
+            else:
+                return train, evaluation
+        train = session.record(training=True)
 
 
 def _modes_differ(
@@ -153,136 +172,18 @@ def _modes_differ(
     ]
 
 
-def _other_sizes(
-    session: Session, base: Recording
-) -> tuple[list[FreeSize], list[Recording]]:
-    """Record once per size with that size changed; keep what can vary."""
-    found = []
-    for size in candidates(session.example.inputs):
-        notes = len(session.notes)
-        pair = _try_size(session, base, size)
-        if pair is None and size.fallback is not None:
-            pair = _try_size(session, base, replace(size, other=size.fallback))
-            del session.notes[notes : notes + 1]  # the last word counts
-        if pair is not None:
-            found.append(pair)
-    return [size for size, _ in found], [recording for _, recording in found]
-
-
-def _try_size(
-    session: Session, base: Recording, size: FreeSize
-) -> tuple[FreeSize, Recording] | None:
-    try:
-        other = session.record_at(_shapes(session, [(size, size.other)]))
-        merge_sizes(base.copy(), [other], [size])
-    except (LeafNeeded, Exception) as error:
-        _note_fixed(session, size, error)
-        return None
-    return size, other
-
-
-def _note_fixed(session: Session, size: FreeSize, error: BaseException) -> None:
-    reason = str(error).splitlines()[0] if str(error) else repr(error)
-    text = size.describe(session.example.inputs)
-    session.notes.append(f"fixed: {text}: {reason[:160]}")
-
-
-def _shapes(
-    session: Session, sizes: Iterable[tuple[FreeSize, int]]
-) -> list[tuple[int, ...]]:
-    shapes = [list(spec.shape) for spec in session.example.inputs]
-    for size, value in sizes:
-        for index, dim in size.dims:
-            shapes[index][dim] = value
-    return [tuple(shape) for shape in shapes]
-
-
-def _merge_sizes(
-    session: Session,
-    base: Recording,
-    sizes: list[FreeSize],
-    others: list[Recording],
-) -> _Sized:
-    """Merge, and check at larger sizes; give up sizes until it fits."""
-    while True:
-        checked: list[int] = []
-        found = _try_all(session, base, sizes, others, checked)
-        if isinstance(found, Recording):
-            seen = _seen(sizes, checked)
-            session.notes += size_notes(session.example.inputs, sizes, seen)
-            return _Sized(sizes=sizes, others=others, seen=seen, recording=found)
-        wrong = len(sizes) - 1 if found.size is None else found.size
-        _note_fixed(session, sizes[wrong], found)
-        sizes = [size for k, size in enumerate(sizes) if k != wrong]
-        others = [other for k, other in enumerate(others) if k != wrong]
-
-
-def _seen(sizes: Sequence[FreeSize], checked: list[int]) -> list[list[int]]:
-    values = [size.value for size in sizes]
-    changed = [
-        [*values[:k], size.other, *values[k + 1 :]] for k, size in enumerate(sizes)
+def _notes(session: Session, found: _Found) -> list[str]:
+    notes = [
+        *session.leaf_notes(),
+        *found.train.notes,
+        *found.evaluation.notes,
+        *session.notes,
     ]
-    return [values, *changed, checked or values]
-
-
-def _try_all(
-    session: Session,
-    base: Recording,
-    sizes: list[FreeSize],
-    others: list[Recording],
-    checked: list[int],
-) -> Recording | MismatchError:
-    try:
-        merged = merge_sizes(base.copy(), others, sizes)
-        checked += _check_larger(session, merged, sizes)
-    except MismatchError as mismatch:
-        return mismatch
-    return merged
-
-
-def _check_larger(
-    session: Session, merged: Recording, sizes: Sequence[FreeSize]
-) -> list[int]:
-    """Check the expressions with all sizes changed at once, larger if the model can.
-
-    Returns:
-        The sizes of that recording; none if the model takes no such sizes.
-
-    Raises:
-        MismatchError: An expression gives another integer than was recorded.
-    """
-    if not sizes:
-        return []
-    for values in ([s.larger for s in sizes], [s.other for s in sizes]):
-        recording = _if_it_can(session, zip(sizes, values, strict=True))
-        if recording is not None:
-            check_sizes(merged, recording, values)
-            return values
-    return []
-
-
-def _if_it_can(
-    session: Session, sizes: Iterable[tuple[FreeSize, int]]
-) -> Recording | None:
-    """Record at these sizes; None if the model does not take them: no fault."""
-    try:
-        return session.record_at(_shapes(session, sizes))
-    except (LeafNeeded, Exception):
-        return None
-
-
-def _notes(
-    session: Session,
-    base: Recording,
-    evaluation: Recording,
-    sizes: Sequence[FreeSize],
-) -> list[str]:
-    notes = [*session.leaf_notes(), *base.notes, *evaluation.notes, *session.notes]
     if session.configs:
         notes.append(
             "key/value caches are switched off (use_cache=False) while the model runs"
         )
-    for size in sizes:
+    for size in found.sized.sizes:
         if len(size.dims) > 1 and size.dims[0][1] > 0:
             text = size.describe(session.example.inputs)
             notes.append(f"equal sizes are taken to follow each other: {text}")

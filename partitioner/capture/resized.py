@@ -1,0 +1,274 @@
+"""Record the forward at other sizes, and find what follows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from partitioner.capture.merge import (
+    MismatchError,
+    check_sizes,
+    compare_structure,
+    merge_modes,
+    merge_sizes,
+)
+from partitioner.capture.operations import LeafNeeded
+from partitioner.capture.sizes import FreeSize, candidates, size_notes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from partitioner.capture.records import Recording
+    from partitioner.capture.session import Session
+
+__all__ = [
+    "Resized",
+    "Sized",
+    "Together",
+    "merged_apart",
+    "merged_together",
+    "other_sizes",
+    "record_together",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """A recording in eval mode with every size that may be free changed.
+
+    To sizes that are not round: eval mode is seen at no others, and a constant of its
+    own that equals one (a limit of positions) would look as if it followed the size.
+    """
+
+    recording: Recording
+    sizes: tuple[FreeSize, ...]
+
+    def covers(self, sizes: Sequence[FreeSize]) -> bool:
+        """Whether these are the sizes that were changed."""
+        return [size.dims for size in sizes] == [size.dims for size in self.sizes]
+
+    def as_at(self, train: Recording) -> Recording:
+        """Return what eval mode decided and said, with the shapes of train mode."""
+        found = self.recording
+        return replace(
+            train,
+            sizes=found.sizes,
+            notes=found.notes,
+            device_reads=found.device_reads,
+        )
+
+    @property
+    def values(self) -> list[int]:
+        """The changed sizes."""
+        return [size.unround for size in self.sizes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resized:
+    """Train mode at the example's sizes, and with one size changed at a time."""
+
+    train: Recording
+    sizes: list[FreeSize]
+    others: list[Recording]
+
+    def without(self, number: int) -> Resized:
+        """Leave out a size, which is fixed."""
+        keep = [k for k in range(len(self.sizes)) if k != number]
+        return Resized(
+            train=self.train,
+            sizes=[self.sizes[k] for k in keep],
+            others=[self.others[k] for k in keep],
+        )
+
+    def merged(self) -> Recording:
+        """Return one recording, with expressions of the sizes.
+
+        Raises:
+            MismatchError: A difference follows no size in a known way.
+        """
+        return merge_sizes(self.train.copy(), self.others, self.sizes)
+
+    def sized(
+        self, session: Session, recording: Recording, checked: Sequence[int]
+    ) -> Sized:
+        """Return the merged recording, and note which sizes were seen.
+
+        Args:
+            session: Gets the notes.
+            recording: Of both modes.
+            checked: The sizes that were recorded together, if there were any.
+        """
+        values = [size.value for size in self.sizes]
+        seen = [values]
+        for k, size in enumerate(self.sizes):
+            seen.append([*values[:k], size.other, *values[k + 1 :]])
+        seen.append(list(checked) or values)
+        session.notes += size_notes(session.example.inputs, self.sizes, seen)
+        return Sized(
+            sizes=self.sizes, others=self.others, seen=seen, recording=recording
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """A recording whose integers follow the free sizes."""
+
+    sizes: list[FreeSize]
+    others: list[Recording]
+    """For each free size the recording in which it has its other value."""
+    seen: list[list[int]]
+    """Every combination of the free sizes that was recorded."""
+    recording: Recording
+
+
+def other_sizes(session: Session, train: Recording) -> Resized:
+    """Record once per size with that size changed; keep what can vary."""
+    found = []
+    for size in candidates(session.example.inputs):
+        notes = len(session.notes)
+        pair = _try_size(session, train, size)
+        if pair is None and size.fallback is not None:
+            pair = _try_size(session, train, replace(size, other=size.fallback))
+            del session.notes[notes : notes + 1]  # the last word counts
+        if pair is not None:
+            found.append(pair)
+    return Resized(
+        train=train,
+        sizes=[size for size, _ in found],
+        others=[recording for _, recording in found],
+    )
+
+
+def _try_size(
+    session: Session, base: Recording, size: FreeSize
+) -> tuple[FreeSize, Recording] | None:
+    try:
+        other = session.record_at(_shapes(session, [(size, size.other)]))
+        merge_sizes(base.copy(), [other], [size])
+    except (LeafNeeded, Exception) as error:
+        _note_fixed(session, size, error)
+        return None
+    return size, other
+
+
+def _note_fixed(session: Session, size: FreeSize, error: BaseException) -> None:
+    reason = str(error).splitlines()[0] if str(error) else repr(error)
+    text = size.describe(session.example.inputs)
+    session.notes.append(f"fixed: {text}: {reason[:160]}")
+
+
+def _shapes(
+    session: Session, sizes: Iterable[tuple[FreeSize, int]]
+) -> list[tuple[int, ...]]:
+    shapes = [list(spec.shape) for spec in session.example.inputs]
+    for size, value in sizes:
+        for index, dim in size.dims:
+            shapes[index][dim] = value
+    return [tuple(shape) for shape in shapes]
+
+
+def record_together(session: Session, train: Recording) -> Together | None:
+    """Record eval mode with every size changed at once.
+
+    Returns:
+        None if the model takes no such sizes, or runs other operations then.
+    """
+    sizes = candidates(session.example.inputs)
+    if not sizes:
+        return None
+    try:
+        shapes = _shapes(session, [(size, size.unround) for size in sizes])
+        recording = session.record_at(shapes, training=False)
+        compare_structure(train, recording)
+    except (LeafNeeded, Exception):
+        return None
+    return Together(recording=recording, sizes=tuple(sizes))
+
+
+def merged_together(
+    session: Session, resized: Resized, together: Together
+) -> Sized | None:
+    """Merge all; None if a difference is not explained by the sizes alone."""
+    if not together.covers(resized.sizes):
+        return None
+    try:
+        merged = resized.merged()
+        check_sizes(merged, together.recording, together.values)
+        merged = merge_modes(merged, together.recording, together.values)
+    except MismatchError:
+        return None
+    return resized.sized(session, merged, together.values)
+
+
+def merged_apart(
+    session: Session,
+    resized: Resized,
+    evaluation: Recording,
+    together: Together | None,
+) -> Sized:
+    """Merge, and check at larger sizes; give up sizes until it fits.
+
+    Args:
+        session: Records at larger sizes where ``together`` does not do.
+        resized: Train mode.
+        evaluation: Eval mode at the example's sizes.
+        together: Eval mode at other sizes, if there is such a recording.
+    """
+    while True:
+        found = _try_all(session, resized, evaluation, together)
+        if not isinstance(found, MismatchError):
+            return resized.sized(session, *found)
+        wrong = len(resized.sizes) - 1 if found.size is None else found.size
+        _note_fixed(session, resized.sizes[wrong], found)
+        resized = resized.without(wrong)
+
+
+def _try_all(
+    session: Session,
+    resized: Resized,
+    evaluation: Recording,
+    together: Together | None,
+) -> tuple[Recording, list[int]] | MismatchError:
+    example = [size.value for size in resized.sizes]
+    try:
+        merged = merge_modes(resized.merged(), evaluation, example)
+        return merged, _check_larger(session, merged, resized.sizes, together)
+    except MismatchError as mismatch:
+        return mismatch
+
+
+def _check_larger(
+    session: Session,
+    merged: Recording,
+    sizes: Sequence[FreeSize],
+    together: Together | None,
+) -> list[int]:
+    """Check the expressions with all sizes changed at once, larger if the model can.
+
+    Returns:
+        The sizes of that recording; none if the model takes no such sizes.
+
+    Raises:
+        MismatchError: An expression gives another integer than was recorded.
+    """
+    if not sizes:
+        return []
+    if together is not None and together.covers(sizes):
+        check_sizes(merged, together.recording, together.values, training=False)
+        return together.values
+    for values in ([s.larger for s in sizes], [s.other for s in sizes]):
+        recording = _if_it_can(session, zip(sizes, values, strict=True))
+        if recording is not None:
+            check_sizes(merged, recording, values)
+            return values
+    return []
+
+
+def _if_it_can(
+    session: Session, sizes: Iterable[tuple[FreeSize, int]]
+) -> Recording | None:
+    """Record at these sizes; None if the model does not take them: no fault."""
+    try:
+        return session.record_at(_shapes(session, sizes))
+    except (LeafNeeded, Exception):
+        return None
