@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = ["Compute", "Exchange", "Instruction", "Pass", "Schedule", "Transfer"]
 
@@ -11,8 +11,7 @@ Pass = Literal["forward", "backward", "input_gradient", "weight_gradient"]
 """``backward`` is both gradients at once; zero-bubble schedules run them apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(NamedTuple):
     """One pass of one micro-batch through one chunk."""
 
     kind: Pass
@@ -20,8 +19,7 @@ class Compute:
     micro_batch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """A message to a neighbouring chunk: activations go up, gradients go down."""
 
     kind: Literal["activation", "gradient"]

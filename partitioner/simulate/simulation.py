@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from partitioner.simulate.instructions import Pass
@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["Event", "RankUse", "Simulation"]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Something that kept a rank busy."""
 
     rank: int
