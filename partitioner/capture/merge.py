@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from partitioner.capture.records import Call, DeviceRef, Recording, Ref, SpanRecord
-from partitioner.capture.sizes import FreeSize, SizeExpr, fit
+from partitioner.capture.sizes import FreeSize, SizeExpr, fit, refit
 from partitioner.capture.tree import is_plain, map_tree, tensor_paths, trees_differ
 
 __all__ = [
@@ -257,14 +257,17 @@ def check_sizes(
     sizes: Sequence[int],
     *,
     training: bool = True,
+    seen: Sequence[Sequence[int]] = (),
 ) -> None:
-    """Check a merged recording against one with several sizes changed at once.
+    """Check a merged recording against one at other sizes.
 
     Args:
         merged: With expressions of sizes; of both modes or of one.
         together: The recording that must agree.
         sizes: Its free sizes.
         training: Its mode.
+        seen: If given, the sizes that expressions agree with: divisions that fit these
+            and not the others are replaced by one that fits all.
 
     Raises:
         MismatchError: An expression gives another integer than was recorded.
@@ -275,6 +278,9 @@ def check_sizes(
         if isinstance(expression, ByMode):
             expression = expression.train if training else expression.eval
         if not _equal(evaluate_sizes(expression, sizes), values[1]):
+            better = refit(expression, seen, sizes, values[1])
+            if better is not None:
+                return better
             text = f"an integer follows the sizes in no known way ({values[1]})"
             source = getattr(where, "source", "")
             raise MismatchError(text, position, source, size=_last_size(expression))

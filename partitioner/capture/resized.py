@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from partitioner.capture.merge import (
@@ -13,6 +13,7 @@ from partitioner.capture.merge import (
     merge_sizes,
 )
 from partitioner.capture.operations import LeafNeeded
+from partitioner.capture.rounding import pin_divisions
 from partitioner.capture.sizes import FreeSize, candidates, size_notes
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Resized:
     train: Recording
     sizes: list[FreeSize]
     others: list[Recording]
+    probes: dict[tuple[int, ...], Recording | None] = field(default_factory=dict)
+    """Recordings at more sizes; None where the model refuses."""
 
     def without(self, number: int) -> Resized:
         """Leave out a size, which is fixed."""
@@ -80,13 +83,37 @@ class Resized:
             others=[self.others[k] for k in keep],
         )
 
-    def merged(self) -> Recording:
+    def merged(self, session: Session) -> Recording:
         """Return one recording, with expressions of the sizes.
+
+        Args:
+            session: Records at more sizes where integers are rounded.
 
         Raises:
             MismatchError: A difference follows no size in a known way.
         """
-        return merge_sizes(self.train.copy(), self.others, self.sizes)
+
+        def record(values: Sequence[int]) -> Recording | None:
+            key = tuple(values)
+            if key not in self.probes:
+                sized = zip(self.sizes, values, strict=True)
+                self.probes[key] = _if_it_can(session, sized)
+            return self.probes[key]
+
+        merged = merge_sizes(self.train.copy(), self.others, self.sizes)
+        pin_divisions(merged, self._combinations(), record)
+        return merged
+
+    def _combinations(self) -> list[list[int]]:
+        """Return the sizes of all recordings, the example's first."""
+        values = [size.value for size in self.sizes]
+        return [
+            values,
+            *(
+                [*values[:k], s.other, *values[k + 1 :]]
+                for k, s in enumerate(self.sizes)
+            ),
+        ]
 
     def sized(
         self, session: Session, recording: Recording, checked: Sequence[int]
@@ -98,11 +125,8 @@ class Resized:
             recording: Of both modes.
             checked: The sizes that were recorded together, if there were any.
         """
-        values = [size.value for size in self.sizes]
-        seen = [values]
-        for k, size in enumerate(self.sizes):
-            seen.append([*values[:k], size.other, *values[k + 1 :]])
-        seen.append(list(checked) or values)
+        seen = self._combinations()
+        seen.append(list(checked) or seen[0])
         session.notes += size_notes(session.example.inputs, self.sizes, seen)
         return Sized(
             sizes=self.sizes, others=self.others, seen=seen, recording=recording
@@ -192,7 +216,7 @@ def merged_together(
     if not together.covers(resized.sizes):
         return None
     try:
-        merged = resized.merged()
+        merged = resized.merged(session)
         check_sizes(merged, together.recording, together.values)
         merged = merge_modes(merged, together.recording, together.values)
     except MismatchError:
@@ -231,7 +255,7 @@ def _try_all(
 ) -> tuple[Recording, list[int]] | MismatchError:
     example = [size.value for size in resized.sizes]
     try:
-        merged = merge_modes(resized.merged(), evaluation, example)
+        merged = merge_modes(resized.merged(session), evaluation, example)
         return merged, _check_larger(session, merged, resized.sizes, together)
     except MismatchError as mismatch:
         return mismatch

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from partitioner.capture.divisions import division
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +15,15 @@ if TYPE_CHECKING:
 
     from partitioner.graph import InputSpec
 
-__all__ = ["FreeSize", "SizeExpr", "as_recorded", "candidates", "fit", "size_notes"]
+__all__ = [
+    "FreeSize",
+    "SizeExpr",
+    "as_recorded",
+    "candidates",
+    "fit",
+    "refit",
+    "size_notes",
+]
 
 SMALLEST_HALVED = 6
 MAX_FREE_SIZES = 5
@@ -155,20 +165,46 @@ def _fit_sum(
 def _fit_division(
     base: int, others: Sequence[int], sizes: Sequence[FreeSize], moved: list[int]
 ) -> SizeExpr | None:
-    """Strided layers: (size + offset) // stride, for the usual strides."""
+    """Strided layers: (size + offset) // stride, with a usual offset if one fits."""
     if len(moved) != 1:
         return None
     (k,) = moved
-    for divisor in range(2, 65):
-        for offset in (0, -1, 1, divisor - 1):
-            expression = SizeExpr(terms=((1, (k,)),), offset=offset, divisor=divisor)
-            values = [size.value for size in sizes]
-            if expression.evaluate(values) != base:
-                continue
-            values[k] = sizes[k].other
-            if expression.evaluate(values) == others[k]:
-                return expression
-    return None
+    found = division(((sizes[k].value, base), (sizes[k].other, others[k])))
+    return _divided(k, found)
+
+
+def _divided(number: int, found: tuple[int, int] | None) -> SizeExpr | None:
+    if found is None:
+        return None
+    divisor, offset = found
+    return SizeExpr(terms=((1, (number,)),), offset=offset, divisor=divisor)
+
+
+def refit(
+    expression: Any,
+    seen: Sequence[Sequence[int]],
+    sizes: Sequence[int],
+    found: Any,
+) -> SizeExpr | None:
+    """Return a division that agrees with one, and with what was found at new sizes.
+
+    Args:
+        expression: Agrees with ``seen``.
+        seen: Combinations of the free sizes.
+        sizes: Another one.
+        found: The integer there.
+
+    Returns:
+        None if there is none, or the expression is no division.
+    """
+    division_of_one = isinstance(expression, SizeExpr) and expression.divisor != 1
+    if not seen or not division_of_one or type(found) is not int:
+        return None
+    number = expression.terms[0][1][0]
+    samples = {values[number]: expression.evaluate(values) for values in seen}
+    if samples.setdefault(sizes[number], found) != found:
+        return None  # it follows another size as well
+    return _divided(number, division(tuple(samples.items())))
 
 
 def size_notes(

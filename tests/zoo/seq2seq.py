@@ -129,4 +129,12 @@ ENTRIES = (
         heavy_leaf="Python draws which layers run, and numpy what is masked",
         through=(),
     ),
+    Pretrained(
+        "wav2vec2",
+        "Wav2Vec2ForCTC",
+        "Wav2Vec2Config",
+        WAV2VEC2,
+        **WAVES,
+        through=(r"attention$", r"feed_forward$"),
+    ),
 )
