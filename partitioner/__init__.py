@@ -29,12 +29,14 @@ from partitioner.version import __version__
 
 if TYPE_CHECKING:
     from partitioner.api import inspect_model, partition
+    from partitioner.cost.given import Cost
     from partitioner.cost.profiles import DeviceProfile
     from partitioner.plan import Plan
     from partitioner.verify import Verification
 
 __all__ = [
     "CaptureError",
+    "Cost",
     "CostError",
     "DataDependentError",
     "DeviceProfile",
@@ -57,6 +59,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Cost": "partitioner.cost.given",
     "DeviceProfile": "partitioner.cost.profiles",
     "Plan": "partitioner.plan",
     "Verification": "partitioner.verify",

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from partitioner.capture import capture
-from partitioner.cost import DeviceProfile, price, problem_for, resolve
+from partitioner.cost import (
+    Cost,
+    DeviceProfile,
+    find_given,
+    price,
+    problem_for,
+    resolve,
+    with_given,
+)
 from partitioner.cost.memory import optimizer_states
 from partitioner.errors import OptionError
 from partitioner.options import Options
@@ -17,7 +25,7 @@ from partitioner.report import plan_text
 from partitioner.solve import solve
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import nn
 
@@ -45,6 +53,7 @@ def partition(
     leaf: Sequence[Pattern] = (),
     keep_together: Sequence[Any] = (),
     no_cut_inside: Sequence[Pattern] = (),
+    costs: Mapping[Any, Cost] | None = None,
 ) -> Plan:
     """Cut a model into balanced pipeline stages.
 
@@ -75,6 +84,8 @@ def partition(
             paths, globs (``"model.layers.*"``) or module classes.
         keep_together: Groups of such patterns; each group runs on one stage.
         no_cut_inside: Modules that no cut may go through.
+        costs: What one call of a module (path, glob or class) or an operator (its
+            name in ``inspect --by operator``) costs, in place of what is priced.
 
     Returns:
         The plan, which knows its bound and its gap.
@@ -107,7 +118,8 @@ def partition(
         keep_together=keep_together,
         no_cut_inside=no_cut_inside,
     )
-    costed = price(graph, profile=profile)
+    given = find_given(graph, costs or {})
+    costed = with_given(price(graph, profile=profile), given)
     statement, units = problem_for(costed, options)
     assignment = solve(
         statement,

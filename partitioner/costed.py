@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from partitioner.cost.given import GivenCost
     from partitioner.cost.measurements import Measurements
     from partitioner.cost.profiles import DeviceProfile
     from partitioner.graph import ModelGraph
@@ -83,6 +84,8 @@ class CostedGraph:
     """Repeated modules that are called whole unless a cut goes through them."""
     measurements: Measurements | None = None
     """The timings that were used; None: the profile priced everything."""
+    given: tuple[GivenCost, ...] = ()
+    """Costs that the user gave in place of prices."""
     measured_share: float = 0.0
     """Share of the seconds that was measured."""
 

@@ -8,6 +8,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from partitioner.cost.given import operator_name
 from partitioner.cost.weights import Weight, read_weights
 from partitioner.costed import NodeCost
 from partitioner.errors import OptionError
@@ -115,7 +116,7 @@ def _modules(plan: Plan, depth: int) -> Iterable[_Part]:
 def _operators(plan: Plan, _depth: int) -> Iterable[_Part]:
     parts: dict[str, _Part] = {}
     for node in _costly(plan):
-        name = _operator(plan, node)
+        name = operator_name(plan.graph, node)
         parts.setdefault(name, _Part(name, "")).nodes.append(node)
     return parts.values()
 
@@ -123,7 +124,7 @@ def _operators(plan: Plan, _depth: int) -> Iterable[_Part]:
 def _nodes(plan: Plan, _depth: int) -> Iterator[_Part]:
     for node in _costly(plan):
         facts = info(node)
-        yield _Part(facts.id, _operator(plan, node), [node], facts.source)
+        yield _Part(facts.id, operator_name(plan.graph, node), [node], facts.source)
 
 
 def _costly(plan: Plan) -> Iterator[fx.Node]:
@@ -131,14 +132,6 @@ def _costly(plan: Plan) -> Iterator[fx.Node]:
         time_s = cost.forward_s + cost.backward_s
         if time_s or cost.saved_bytes or cost.parameter_bytes:
             yield node
-
-
-def _operator(plan: Plan, node: fx.Node) -> str:
-    """Return a function's name, or the class of a layer that is called whole."""
-    if node.op == "call_module":
-        return type(plan.graph.model.get_submodule(str(node.target))).__name__
-    target = node.target
-    return target if isinstance(target, str) else getattr(target, "__name__", "call")
 
 
 def _row(

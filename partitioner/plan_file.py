@@ -14,7 +14,8 @@ from torch import nn
 
 from partitioner.capture import capture
 from partitioner.capture.inputs import CallArguments
-from partitioner.cost import DeviceProfile, price, problem_for
+from partitioner.cost import DeviceProfile, price, problem_for, with_given
+from partitioner.cost.given import GivenCost
 from partitioner.errors import (
     CaptureError,
     CostError,
@@ -201,7 +202,8 @@ def _bind(content: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     if graph.fingerprint != provenance["fingerprint"]:
         raise _other_model(content, model, _difference(content, graph))
     options = _options(content["options"])
-    costed = price(graph, profile=DeviceProfile(**content["profile"]))
+    priced = price(graph, profile=DeviceProfile(**content["profile"]))
+    costed = with_given(priced, map(GivenCost.from_dict, content["costs"]))
     statement, units = problem_for(costed, options)
     again = set(content["recomputed_units"])
     assignment = Assignment(

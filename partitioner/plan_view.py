@@ -172,6 +172,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
             "device": plan.costed.profile.name,
         },
         "constraints": _lists(asdict(plan.graph.constraints)),
+        "costs": [entry.to_dict() for entry in plan.costed.given],
         "casts": plan.graph.casts,
         "inputs": [_input(spec) for spec in plan.graph.inputs],
         "objective_s": plan.objective_s,

@@ -38,6 +38,7 @@ ERRORS = {
     "TooManyStagesError",
 }
 NAMES = ERRORS | {
+    "Cost",
     "DeviceProfile",
     "Plan",
     "Verification",
@@ -107,6 +108,7 @@ def test_parameters_of_partition() -> None:
         "leaf",
         "keep_together",
         "no_cut_inside",
+        "costs",
     ]
     kinds = {p.kind for name, p in list(parameters.items())[2:]}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}

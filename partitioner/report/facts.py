@@ -8,7 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from partitioner.report.names import compress_names
-from partitioner.report.units import format_seconds, format_share
+from partitioner.report.units import (
+    format_bytes,
+    format_flops,
+    format_seconds,
+    format_share,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +64,7 @@ def _facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
     many = [
         ("checkpointed", [_checkpointed(s) for s in stages if s["checkpointed"]]),
         ("ties", [_tie(tie) for tie in plan["ties"]]),
+        ("given costs", [_given(entry) for entry in plan["costs"]]),
         ("not priced", [_unpriced(entry) for entry in plan["unpriced"]]),
         ("guards", _guards(plan["guards"])),
         ("assumptions", plan["assumptions"]),
@@ -107,6 +113,17 @@ def _tie(tie: Mapping[str, Any]) -> str:
     stages = ", ".join(str(stage) for stage in tie["stages"])
     plural = "s" if len(tie["stages"]) > 1 else ""
     return f"{tie['parameter']} on stage{plural} {stages}"
+
+
+def _given(entry: Mapping[str, Any]) -> str:
+    formats = {"flops": format_flops, "s": format_seconds, "bytes": format_bytes}
+    figures = [
+        f"{name.rpartition('_')[0]} {formats[name.rpartition('_')[2]](value)}"
+        for name, value in entry["cost"].items()
+    ]
+    count = len(entry["modules"])
+    modules = f" ({count} modules)" if count > 1 else ""
+    return f"{entry['pattern']}{modules}: {', '.join(figures)}"
 
 
 def _unpriced(entry: Mapping[str, Any]) -> str:

@@ -80,6 +80,7 @@ def plan_document(**changes: Any) -> dict[str, Any]:
         "assumptions": [],
         "warnings": [],
         "unpriced": [],
+        "costs": [],
     }
     assert changes.keys() <= defaults.keys()
     return {**defaults, **changes}
