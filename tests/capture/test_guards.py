@@ -304,3 +304,24 @@ def test_library_models_refuse_no_other_sizes(name: str):
 def _one_stage(graph: ModelGraph) -> Placement:
     nodes = [node for node in graph.graph.nodes if info(node).kind == "compute"]
     return Placement(stages=1, stage_of=dict.fromkeys(nodes, 0), block_of={})
+
+
+def test_a_length_that_reaches_the_sliding_window_is_refused():
+    """Below it, the library leaves the mask out: the recording has none."""
+    from transformers import MistralConfig, MistralForCausalLM
+
+    config = MistralConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, vocab_size=99,
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=40,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = MistralForCausalLM(config)
+    tokens = torch.randint(0, 99, (2, 50), generator=torch.Generator().manual_seed(0))
+    graph = capture(model, {"input_ids": tokens[:, :16]})
+    placement = two_stages(graph, "model.layers.0.self_attn.q_proj")
+    adapter = batch_adapter(graph, emit(graph, placement))
+    adapter({"input_ids": tokens[:, :39]})
+    assert verify(graph, placement, [tokens[:, :39]]).ok
+    with pytest.raises(RuntimeGuardError, match=r"'input_ids' is 50, .*masking_utils"):
+        adapter({"input_ids": tokens})
+    assert not verify(graph, placement, [tokens]).ok
