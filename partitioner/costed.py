@@ -35,14 +35,18 @@ class NodeCost:
     output_bytes: int = 0
     saved_bytes: int = 0
     """What autograd keeps first because of this node, weights excluded."""
+    transient_bytes: int = 0
+    """What its backward holds for a moment: gradients of results and arguments."""
     parameter_bytes: int = 0
     """Parameters it reads, in the engine's type (a tied one counts at each reader)."""
     buffer_bytes: int = 0
 
     def __add__(self, other: NodeCost) -> NodeCost:
-        """Return the field-wise sum."""
+        """Return the field-wise sum; of what is held for a moment, the larger."""
         names = [field.name for field in fields(self)]
-        return NodeCost(**{n: getattr(self, n) + getattr(other, n) for n in names})
+        total = {n: getattr(self, n) + getattr(other, n) for n in names}
+        total["transient_bytes"] = max(self.transient_bytes, other.transient_bytes)
+        return NodeCost(**total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,11 +74,12 @@ class LossHead:
             return self._rebuild(tuple(values))
         return self._rebuild(self._program(*values, *late))
 
-    def __call__(self, outputs: tuple[Any, ...], labels: Any) -> Tensor:
+    def __call__(self, outputs: Sequence[Any], labels: Any) -> Tensor:
         """Return the loss of one micro-batch.
 
         Args:
-            outputs: ``(token, *values)`` of the last segment.
+            outputs: ``(token, *values)`` of the last segment. A list is emptied: who
+                holds it does not hold the logits as well.
             labels: The flat labels of the batch adapter.
 
         Returns:
@@ -88,6 +89,8 @@ class LossHead:
             RuntimeGuardError: There is no scalar loss, or nothing to train by it.
         """
         token, *values = outputs
+        if isinstance(outputs, list):
+            outputs.clear()
         late, targets = self._labels.split(labels)
         output = self.output(values, late)
         if self._loss_fn is None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import deepspeed
+import torch
 from deepspeed import comm
 from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import LayerSpec, PipelineModule
@@ -97,7 +98,16 @@ class PartitionedPipelineModule(PipelineModule):
             for layer in self.forward_funcs:
                 self._guards.check(layer.named_parameters(remove_duplicate=False))
             self._guards = None
-        return super().forward(forward_input)
+        outputs = super().forward(forward_input)
+        if self._hands_to_loss() and isinstance(outputs, tuple):
+            # The engine keeps what it gets until a later micro-batch takes its place:
+            # a list, which the loss empties once it has read it.
+            return list(outputs)
+        return outputs
+
+    def _hands_to_loss(self) -> bool:
+        """Whether this stage trains and is the last one."""
+        return torch.is_grad_enabled() and self.stage_id == self.num_stages - 1
 
     def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, Any]]:
         """Sum the gradients of tied parameters, and leave none to the engine.

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from partitioner.cost.kernels import Kernel, dtype_name
 from partitioner.cost.openings import estimated_openings
-from partitioner.cost.replay import Arguments, Replay, Slot
+from partitioner.cost.replay import Arguments, NodeTrace, Replay, Slot
 from partitioner.cost.rnn import rnn_kernels
 from partitioner.cost.roofline import kernels_s
 from partitioner.cost.saved import saved_bytes
@@ -47,6 +47,25 @@ class _Price:
     unknown: Mapping[str, int]
     """Operators that have no price, and how often they ran."""
     reason: str = _NO_RULE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """What one run of a node launched."""
+
+    forward: _Kernels
+    backward: _Kernels
+    unknown: Mapping[str, int]
+    peak_bytes: int = 0
+
+    @classmethod
+    def of(cls, trace: NodeTrace) -> _Runs:
+        return cls(
+            forward=trace.forward.kernels,
+            backward=trace.backward.kernels,
+            unknown=trace.forward.unknown + trace.backward.unknown,
+            peak_bytes=trace.backward_peak_bytes,
+        )
 
 
 def price(
@@ -111,6 +130,11 @@ class _Pricer:
             cost,
             backward_s=cost.backward_s + kernels_s(self._profile, sums),
             backward_bytes=cost.backward_bytes + _nbytes(sums),
+            # The stage holds its weights' gradients all the time.
+            transient_bytes=max(
+                0,
+                cost.transient_bytes - sum(w.nbytes for w in weights if w.trainable),
+            ),
             output_bytes=out,
             saved_bytes=saved,
             parameter_bytes=sum(w.nbytes for w in weights if w.is_parameter),
@@ -134,10 +158,10 @@ class _Pricer:
 
     def _run(self, node: fx.Node, arguments: Arguments) -> _Price:
         try:
-            forward, backward, unknown = self._kernels(node, arguments)
+            found = self._runs(node, arguments)
         except Exception as error:  # operators may fail on fake tensors
             return self._for_real(node, arguments, error)
-        return self._of_kernels(forward, backward, unknown)
+        return self._price(found)
 
     def _for_real(
         self, node: fx.Node, arguments: Arguments, error: Exception
@@ -150,25 +174,21 @@ class _Pricer:
             trace = self._replay.run_for_real(node, arguments)
         except Exception:  # it may depend on what the numbers are
             return self._by_bytes(node, error)
-        unknown = trace.forward.unknown + trace.backward.unknown
-        return self._of_kernels(trace.forward.kernels, trace.backward.kernels, unknown)
+        return self._price(_Runs.of(trace))
 
-    def _of_kernels(
-        self, forward: _Kernels, backward: _Kernels, unknown: Mapping[str, int]
-    ) -> _Price:
+    def _price(self, found: _Runs) -> _Price:
         cost = NodeCost(
-            forward_flops=_flops(forward),
-            backward_flops=_flops(backward),
-            forward_s=kernels_s(self._profile, forward),
-            backward_s=kernels_s(self._profile, backward),
-            forward_bytes=_nbytes(forward),
-            backward_bytes=_nbytes(backward),
+            forward_flops=_flops(found.forward),
+            backward_flops=_flops(found.backward),
+            forward_s=kernels_s(self._profile, found.forward),
+            backward_s=kernels_s(self._profile, found.backward),
+            forward_bytes=_nbytes(found.forward),
+            backward_bytes=_nbytes(found.backward),
+            transient_bytes=found.peak_bytes,
         )
-        return _Price(cost=cost, unknown=unknown)
+        return _Price(cost=cost, unknown=found.unknown)
 
-    def _kernels(
-        self, node: fx.Node, arguments: Arguments
-    ) -> tuple[_Kernels, _Kernels, Mapping[str, int]]:
+    def _runs(self, node: fx.Node, arguments: Arguments) -> _Runs:
         module = self._leaf(node)
         source = next(iter(arguments.args), None)
         if isinstance(module, nn.RNNBase) and isinstance(source, Slot):
@@ -177,10 +197,10 @@ class _Pricer:
             forward, backward = rnn_kernels(
                 module, source, self._graph.dtype, state_learns=learns
             )
-            return forward, backward if trains(node) else Counter(), {}
-        trace = self._replay.run(node, arguments)
-        unknown = trace.forward.unknown + trace.backward.unknown
-        return trace.forward.kernels, trace.backward.kernels, unknown
+            if not trains(node):
+                backward = Counter()
+            return _Runs(forward=forward, backward=backward, unknown={})
+        return _Runs.of(self._replay.run(node, arguments))
 
     def _leaf(self, node: fx.Node) -> nn.Module | None:
         if node.op != "call_module":

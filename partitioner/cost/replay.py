@@ -19,6 +19,7 @@ from partitioner.capture.grouped import GroupedFakes
 from partitioner.capture.untouched import untouched
 from partitioner.cost.kernels import KernelTrace
 from partitioner.cost.leaves import ByIdentity, leaf_call, leaf_key, random_numbers
+from partitioner.cost.live import LiveBytes
 from partitioner.cost.units import used_results
 from partitioner.graph import Region, TensorMeta, info
 
@@ -60,6 +61,9 @@ class NodeTrace:
 
     forward: KernelTrace
     backward: KernelTrace
+    backward_peak_bytes: int = 0
+    """The most that backward holds at once: gradients that come in and go out (the
+    weights' as well), and what it needs in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,19 +177,21 @@ class Replay:
         arguments: Arguments,
         examples: Mapping[int, torch.Tensor | None],
     ) -> NodeTrace:
-        trace = NodeTrace(forward=KernelTrace(), backward=KernelTrace())
+        forward, backward, live = KernelTrace(), KernelTrace(), LiveBytes()
         facts = info(node)
         leaves: list[torch.Tensor] = []
         with _quiet(), _modes(facts.region):
             make = _maker(leaves, copy=bool(facts.writes), examples=examples)
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             call = self._callable(node, leaves)
-            with trace.forward:
+            with forward:
                 result = call(*args, **kwargs)
         if any(meta.requires_grad for meta in facts.outputs):
-            with _quiet(), trace.backward:
+            with _quiet(), live, backward:
                 _run_backward(result, leaves, used_results(node))
-        return trace
+        return NodeTrace(
+            forward=forward, backward=backward, backward_peak_bytes=live.peak_bytes
+        )
 
     def _stand_in(self, source: fx.Node, position: int) -> Any:
         outputs = info(source).outputs

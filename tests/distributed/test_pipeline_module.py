@@ -105,6 +105,10 @@ def test_other_optimizers_see_the_norm_over_all_stages(name):
         close(torch.tensor(outcomes[name].norms), torch.tensor(expected.norms), 2e-2)
 
 
+def test_the_engine_holds_no_outputs_between_steps():
+    assert all(outcome.held == 0 for ranks in trained(2) for outcome in ranks.values())
+
+
 def test_checkpoints_change_nothing():
     for outcomes in trained(2):
         plain, checkpointed = outcomes["plain"], outcomes["checkpointed"]

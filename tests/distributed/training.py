@@ -81,6 +81,8 @@ class Outcome:
     state: dict[str, Tensor]
     norms: list[float] = field(default_factory=list)
     evaluated: float = 0.0
+    held: int = 0
+    """Outputs of the last stage that the engine still holds after the last step."""
 
 
 def run_single(case: Case, replicas: int = 1) -> Outcome:
@@ -139,6 +141,8 @@ def run_pipeline(case: Case) -> Outcome:
         outcome.losses.append(loss.item())
         norm = engine.get_global_grad_norm()
         outcome.norms.append(0.0 if norm is None else float(norm))
+    if engine.is_last_stage():
+        outcome.held = sum(map(len, filter(None, engine.pipe_buffers["outputs"])))
     outcome.evaluated = engine.eval_batch(iter(batches[0])).item()
     for layer in module.forward_funcs:
         for name, value in layer.state_dict().items():

@@ -158,3 +158,12 @@ def test_modes_and_devices_reach_the_loss():
 def test_a_loss_with_parameters_is_refused(fields):
     with pytest.raises(EmitError, match=r"weight, .*bias"):
         head(**fields)
+
+
+def test_a_list_of_outputs_is_emptied_and_a_tuple_is_not():
+    value = torch.ones(3, requires_grad=True)
+    made = head(lambda output, _: output.sum())
+    given: list[Any] = [token(), value]
+    assert made(given, ()).item() == 3.0
+    assert given == []
+    assert made((token(), value), ()).item() == 3.0

@@ -1,0 +1,46 @@
+"""Observe how much memory is alive at once among what some code allocates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+__all__ = ["LiveBytes"]
+
+
+class LiveBytes(TorchDispatchMode):
+    """A mode that follows the storages which operators inside it allocate.
+
+    Attributes:
+        peak_bytes: The most that was alive right after an operator.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak_bytes = 0
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operator and note what it allocated."""
+        del types
+        result = func(*args, **(kwargs or {}))
+        given = {storage._cdata for storage in _storages((args, kwargs))}  # noqa: SLF001 - torch's own key of a storage
+        self._alive = {k: v for k, v in self._alive.items() if not v[0].expired()}
+        for storage in _storages(result):
+            key = storage._cdata  # noqa: SLF001
+            if key not in given and key not in self._alive:
+                self._alive[key] = StorageWeakRef(storage), storage.nbytes()
+        alive = sum(nbytes for _, nbytes in self._alive.values())
+        self.peak_bytes = max(self.peak_bytes, alive)
+        return result
+
+
+def _storages(tree: Any) -> list[torch.UntypedStorage]:
+    leaves = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+    return [leaf.untyped_storage() for leaf in leaves]
