@@ -113,6 +113,13 @@ def _late(graph: fx.Graph, model: nn.Module, effects: Effects) -> set[fx.Node]:
         split = {
             node for group in effects.groups if not group <= late for node in group
         } & late
+        # Whoever reads memory on another side of a write than the last stage does.
+        split |= {
+            node
+            for edge in effects.order_edges
+            if not late.issuperset(edge)
+            for node in late.intersection(edge)
+        }
         if not split:
             return late
         excluded |= split

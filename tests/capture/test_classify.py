@@ -56,6 +56,29 @@ def test_random_numbers_are_no_constants():
         assert verification.ok, verification
 
 
+class ReadsThenWrites(Toy):
+    """An input is read for the output, and only then written."""
+
+    def forward(self, x: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        before = torch.tanh(other)
+        other.add_(1.0)
+        return before, self.second(self.first(x))
+
+
+class WritesThenReads(Toy):
+    def forward(self, x: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        other.add_(1.0)
+        return torch.tanh(other), self.second(self.first(x))
+
+
+@pytest.mark.parametrize("toy", [ReadsThenWrites, WritesThenReads])
+def test_readers_of_an_input_that_is_written_do_not_wait_for_the_loss(toy):
+    graph = capture(seeded(toy()), (BATCH, BATCH.clone()))
+    assert kinds(graph)["tanh"] == "compute"
+    for verification in cut_everywhere(graph):
+        assert verification.ok, verification
+
+
 class WithLabels(Toy):
     def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.second(self.first(x))
