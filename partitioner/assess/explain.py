@@ -19,7 +19,7 @@ __all__ = ["Explanation", "explain"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What limits a plan, the strongest first, and what other stages would give."""
+    """What limits a plan, and what other numbers of stages would give."""
 
     step_s: float
     """By the formula that plans are made with."""
@@ -30,6 +30,7 @@ class Explanation:
     even_bubble_share: float
     """Share of that which is bubble."""
     limits: tuple[Limit, ...]
+    """An indivisible unit first, then what costs most time."""
     variants: tuple[Variant, ...]
     """One stage less and one more."""
 
@@ -61,7 +62,7 @@ def explain(case: Case, progress: Callable[[str], None] | None = None) -> Explan
     even_s = work_s * (longest / problem.ranks + total)
     limits = sorted(
         find_limits(case, solver),
-        key=lambda limit: found.objective_s if limit.step_s is None else limit.step_s,
+        key=lambda limit: 0.0 if limit.step_s is None else limit.step_s,
     )
     near = (problem.stages - 1, problem.stages + 1)
     return Explanation(

@@ -62,13 +62,16 @@ def _unit(case: Case) -> Iterator[Limit]:
     share_s = sum(times) / sum(speeds)
     largest = max(range(len(times)), key=times.__getitem__)
     if times[largest] / max(speeds) > share_s:
+        longest, total = case.problem.step_weights
+        least_s = (longest * times[largest] + total * sum(times)) / max(speeds)
         yield Limit(
             kind="unit",
             words=(
                 f"one indivisible unit: {_named(case.units.nodes[largest])}, on stage"
                 f" {case.assignment.stage_of[largest]}, takes"
                 f" {format_seconds(times[largest])} for one micro-batch, more than an"
-                f" equal share of the work ({format_seconds(share_s)})"
+                f" equal share of the work ({format_seconds(share_s)}): with this"
+                f" recomputation no step is shorter than {format_seconds(least_s)}"
             ),
         )
 
@@ -172,10 +175,11 @@ def _crossing(case: Case, boundary: int) -> str:
     ]
     total = sum(value.wire_bytes for value in crossing)
     largest = max(crossing, key=lambda value: value.wire_bytes)
-    tensors = "1 tensor" if len(crossing) == 1 else f"{len(crossing)} tensors"
+    many = len(crossing) > 1
+    tensors = f"{len(crossing)} tensors, the largest" if many else "1 tensor,"
     return (
-        f"{format_bytes(total)} in {tensors} cross the boundary after stage {boundary},"
-        f" the largest made by {_named(case.units.nodes[largest.producer])}"
+        f"{format_bytes(total)} cross the boundary after stage {boundary} in {tensors}"
+        f" made by {_named(case.units.nodes[largest.producer])}"
     )
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from partitioner.report.units import format_seconds
 from tests.assess.cases import Tower, planned, tower
 
 
@@ -61,9 +62,17 @@ def test_a_unit_above_an_equal_share_is_named():
         nn.Linear(2048, 2048),
         nn.Linear(2048, 8),
     )
-    found = limits_of(planned(model, 3, torch.ones(512, 64)).explain())
+    plan = planned(model, 3, torch.ones(512, 64))
+    first = plan.explain().limits[0]
 
-    assert found["unit"].words.startswith("one indivisible unit: 2, on stage")
+    assert first.words.startswith("one indivisible unit: 2, on stage")
+    costs = plan.costed.costs.items()
+    (wide,) = (cost for node, cost in costs if node.target == "2")
+    total = plan.costed.total
+    least_s = 11 * (wide.forward_s + wide.backward_s)
+    least_s += total.forward_s + total.backward_s
+    assert least_s <= plan.bound_s
+    assert f"no step is shorter than {format_seconds(least_s)}" in first.words
     assert "unit" not in limits_of(tower().explain())
 
 
