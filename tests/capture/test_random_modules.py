@@ -1,0 +1,112 @@
+"""Random modules, recorded, run again, cut anywhere and recomputed: always equal."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from partitioner.capture import capture
+from partitioner.capture.tree import flatten
+from partitioner.emit import Placement
+from partitioner.graph import ModelGraph, info
+from partitioner.verify import verify
+from tests.capture.random_modules import Recipe, built, example, recipes
+from tests.captured import rerun
+from tests.placements import random_placement
+
+BATCH, OTHER_BATCH = 3, 5
+
+
+def runs(model: nn.Module, inputs: dict[str, Tensor]) -> bool:
+    """Whether torch takes what the recipe writes in place.
+
+    For the gradient of every module's result, also where no output depends on it: a
+    boundary sends gradients back through all that crosses it.
+    """
+    twin = copy.deepcopy(model)
+    made: list[Tensor] = []
+
+    def keep(module: nn.Module, args: object, out: object) -> None:
+        made.extend(leaf for _, leaf in flatten(out) if isinstance(leaf, Tensor))
+
+    for module in twin.modules():
+        module.register_forward_hook(keep)
+    own = {name: tensor.clone() for name, tensor in inputs.items()}
+    try:
+        twin(**own)
+        roots = [tensor.sum() for tensor in made if tensor.requires_grad]
+        torch.autograd.backward(roots)
+    except RuntimeError:
+        return False
+    return True
+
+
+def state(model: nn.Module, out: object) -> list[Tensor]:
+    found = [leaf for _, leaf in flatten(out) if isinstance(leaf, Tensor)]
+    return [*found, *model.buffers()]
+
+
+def check_equal(graph: ModelGraph, inputs: dict[str, Tensor]) -> None:
+    """Run the recorded graph and the model: the same bits, in both modes."""
+    for training in (True, False):
+        mine, original = copy.deepcopy(graph.model), copy.deepcopy(graph.model)
+        for model in (mine, original):
+            model.train(training)
+        torch.manual_seed(1)
+        own = [tensor.clone() for tensor in inputs.values()]
+        found = state(mine, rerun(graph, mine, own))
+        torch.manual_seed(1)
+        own = [tensor.clone() for tensor in inputs.values()]
+        expected = state(original, original(*own))
+        assert len(found) == len(expected)
+        for a, b in zip(found, expected, strict=True):
+            assert torch.equal(a, b)
+            assert a.requires_grad == b.requires_grad
+
+
+def cut(graph: ModelGraph, rng: random.Random) -> Placement | None:
+    """Cut at a random place; None if what is written in place leaves none."""
+    try:
+        placement = random_placement(graph, 2, rng)
+    except (AssertionError, ValueError):
+        return None
+    if rng.random() < 0.5:
+        return placement
+    spans = [span for span in graph.spans if rng.random() < 0.5]
+    block_of: dict = {}
+    for span in spans:
+        for node in span.nodes:
+            block_of.setdefault(node, span.id)
+    computing = {n for n in placement.stage_of if info(n).kind == "compute"}
+    block_of = {node: name for node, name in block_of.items() if node in computing}
+    return Placement(stages=2, stage_of=placement.stage_of, block_of=block_of)
+
+
+def check(recipe: Recipe, shared: Recipe, seed: int) -> None:
+    model = built(recipe, shared)
+    inputs = {batch: example(batch) for batch in (BATCH, OTHER_BATCH)}
+    assume(runs(model, inputs[BATCH]))
+    graph = capture(model, inputs[BATCH])
+    rng = random.Random(seed)
+    for given_inputs in inputs.values():
+        check_equal(graph, given_inputs)
+        placement = cut(graph, rng)
+        if placement is not None:
+            found = verify(graph, placement, list(given_inputs.values()))
+            assert found.ok, found
+
+
+@settings(
+    deadline=None,
+    max_examples=12,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+@given(recipe=recipes(), shared=recipes(), seed=st.integers(0, 999))
+def test_random_modules(recipe: Recipe, shared: Recipe, seed: int):
+    check(recipe, shared, seed)
