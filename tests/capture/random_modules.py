@@ -56,6 +56,8 @@ class BatchStatistics(nn.Module):
 class Counts(nn.Module):
     """Changes a buffer and then reads it."""
 
+    steps: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("steps", torch.zeros(()))
@@ -67,6 +69,8 @@ class Counts(nn.Module):
 
 class Averages(nn.Module):
     """A moving average of what it sees in train mode."""
+
+    mean: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +210,7 @@ OWN = (
 class Block(nn.Module):
     """Does what a recipe says; sees a module and a weight that others use as well."""
 
-    def __init__(self, recipe: Recipe, shared: nn.Module, tied: nn.Parameter) -> None:
+    def __init__(self, recipe: Recipe, shared: nn.Module, tied: Tensor) -> None:
         super().__init__()
         self.recipe = recipe
         self.shared, self.tied = shared, tied
