@@ -24,17 +24,23 @@ SWIN = {
     "depths": [2, 2],
     "num_heads": [2, 4],
     "window_size": 4,
-    "drop_path_rate": 0.2,
+    "drop_path_rate": 0.0,
 }
 CONVNEXT = {
-    "hidden_sizes": [8, 16, 16, 32],
-    "depths": [1, 1, 2, 1],
+    "num_stages": 2,
+    "hidden_sizes": [8, 16],
+    "depths": [1, 2],
     "drop_path_rate": 0.2,
 }
 SEGFORMER = {
-    "depths": [1, 1, 1, 1],
-    "hidden_sizes": [8, 16, 16, 32],
-    "num_attention_heads": [1, 2, 2, 4],
+    "num_encoder_blocks": 2,
+    "depths": [1, 1],
+    "sr_ratios": [4, 1],
+    "hidden_sizes": [8, 16],
+    "patch_sizes": [7, 3],
+    "strides": [4, 2],
+    "num_attention_heads": [1, 2],
+    "mlp_ratios": [2, 2],
     "decoder_hidden_size": 16,
     "drop_path_rate": 0.1,
     "num_labels": 5,
@@ -80,26 +86,15 @@ ENTRIES = (
         16,
         leaves=drop_paths("dinov2.encoder.layer.0", "dinov2.encoder.layer.1"),
     ),
-    vision(
-        "swin",
-        "Swin",
-        SWIN,
-        32,
-        leaves=LAST_SHIFT
-        | drop_paths(
-            "swin.encoder.layers.0.blocks.1", "swin.encoder.layers.1.blocks.0"
-        ),
-    ),
+    vision("swin", "Swin", SWIN, 32, leaves=LAST_SHIFT),
     vision(
         "convnext-v2",
         "ConvNextV2",
         CONVNEXT,
         32,
         leaves=drop_paths(
-            *(
-                f"convnextv2.encoder.stages.{stage}.layers.{layer}"
-                for stage, layer in ((1, 0), (2, 0), (2, 1), (3, 0))
-            )
+            "convnextv2.encoder.stages.1.layers.0",
+            "convnextv2.encoder.stages.1.layers.1",
         ),
         through=(),
     ),
@@ -107,11 +102,9 @@ ENTRIES = (
         "segformer",
         "Segformer",
         SEGFORMER,
-        64,
+        32,
         head="SemanticSegmentation",
-        leaves=drop_paths(
-            *(f"segformer.stages.{stage}.blocks.0" for stage in (1, 2, 3))
-        ),
+        leaves=drop_paths("segformer.stages.1.blocks.0"),
         no_bf16=BATCH_NORM,
     ),
     vision("resnet", "ResNet", RESNET, 32, through=(), no_bf16=BATCH_NORM),
