@@ -54,6 +54,10 @@ def partition(
     keep_together: Sequence[Any] = (),
     no_cut_inside: Sequence[Pattern] = (),
     costs: Mapping[Any, Cost] | None = None,
+    pin: Mapping[Pattern, int] | None = None,
+    equal_stages: Sequence[Pattern] = (),
+    objective: str = "step",
+    devices: Sequence[Mapping[str, Any]] = (),
 ) -> Plan:
     """Cut a model into balanced pipeline stages.
 
@@ -76,7 +80,8 @@ def partition(
             ``"sgd-momentum"``.
         checkpointing: ``"none"``; ``"auto"``: recompute only what does not fit
             otherwise; ``"all"``: every repeated layer.
-        schedule: ``"1f1b"``, DeepSpeed's own.
+        schedule: ``"1f1b"``, or ``"dualpipev"``: ``stages`` ranks with two stages each,
+            r and 2 × ranks - 1 - r, which are balanced as pairs.
         solver: ``"cbc"`` (bundled) or ``"highs"`` (extra).
         gap: Share of the step time by which the plan may miss the optimum.
         time_limit_s: Seconds for the solver; the best plan so far is used then.
@@ -86,6 +91,12 @@ def partition(
         no_cut_inside: Modules that no cut may go through.
         costs: What one call of a module (path, glob or class) or an operator (its
             name in ``inspect --by operator``) costs, in place of what is priced.
+        pin: Stage that modules run on, by pattern: ``{"lm_head": -1}``.
+        equal_stages: Modules of which every stage runs equally many, each whole.
+        objective: ``"step"``: the shortest step; ``"bottleneck"``: the fastest slowest
+            stage.
+        devices: Where stages run on unequal devices, one mapping for each: ``speed``
+            relative to ``device``, and ``memory_limit``.
 
     Returns:
         The plan, which knows its bound and its gap.
@@ -105,6 +116,8 @@ def partition(
         solver=solver,
         gap=gap,
         time_limit_s=time_limit_s,
+        objective=objective,
+        devices=devices,
     )
     optimizer_states(options.optimizer)
     profile = resolve(device)
@@ -117,6 +130,8 @@ def partition(
         leaf=leaf,
         keep_together=keep_together,
         no_cut_inside=no_cut_inside,
+        pin=pin,
+        equal_stages=equal_stages,
     )
     given = find_given(graph, costs or {})
     costed = with_given(price(graph, profile=profile), given)

@@ -10,7 +10,8 @@ PartitionerError
 ├── CostError                a profile or a price is unusable
 ├── InfeasibleError          no plan obeys the limits
 │   ├── TooManyStagesError   more stages than the model can be cut into
-│   └── MemoryLimitError     a stage cannot fit the device
+│   ├── MemoryLimitError     a stage cannot fit the device
+│   └── ConflictError        constraints of the user contradict each other
 ├── EmitError                a plan cannot be turned into layers
 ├── PlanMismatchError        a plan file and a model do not belong together
 └── RuntimeGuardError        a batch, rank or version differs from the plan's
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 __all__ = [
     "CaptureError",
+    "ConflictError",
     "CostError",
     "DataDependentError",
     "EmitError",
@@ -138,6 +140,22 @@ class MemoryLimitError(InfeasibleError):
         self.stage = stage
         self.needed_bytes = needed_bytes
         self.limit_bytes = limit_bytes
+
+
+class ConflictError(InfeasibleError):
+    """Constraints of the user cannot hold together.
+
+    Args:
+        message: What conflicts.
+        constraints: The fewest that conflict, in words.
+        hint: What to change.
+    """
+
+    def __init__(
+        self, message: str, *, constraints: tuple[str, ...], hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.constraints = constraints
 
 
 class EmitError(PartitionerError):

@@ -152,6 +152,10 @@ class Constraints:
     """Each group runs on one stage."""
     no_cut_inside: tuple[str, ...] = ()
     """No cut goes through any of these."""
+    pin: tuple[tuple[str, int], ...] = ()
+    """Modules and the stage that each runs on (negative: from the last)."""
+    equal_stages: tuple[str, ...] = ()
+    """Every stage runs equally many of these, each whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from partitioner.errors import OptionError
+from partitioner.solve.problem import Device, Objective, Schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from partitioner.solve.problem import Checkpointing
 
-__all__ = ["Options", "parse_bytes"]
+__all__ = ["Options", "parse_bytes", "parse_devices"]
 
-Schedule = Literal["1f1b"]
 Solver = Literal["cbc", "highs"]
 
 MICRO_BATCHES_PER_STAGE = 4
@@ -37,6 +40,8 @@ class Options:
     solver: Solver
     gap: float
     time_limit_s: float
+    objective: Objective = "step"
+    devices: tuple[Device, ...] = ()
 
     @classmethod
     def checked(
@@ -51,6 +56,8 @@ class Options:
         solver: Any,
         gap: Any,
         time_limit_s: Any,
+        objective: Any = "step",
+        devices: Any = (),
     ) -> Options:
         """Check every argument.
 
@@ -60,10 +67,12 @@ class Options:
             memory_limit: Bytes, or text like ``"24GiB"``; None: no limit given.
             optimizer: Name of the optimizer whose states take memory.
             checkpointing: ``"none"``, ``"auto"`` or ``"all"``.
-            schedule: ``"1f1b"``.
+            schedule: ``"1f1b"`` or ``"dualpipev"``.
             solver: ``"cbc"`` or ``"highs"``.
             gap: Relative distance from the optimum at which to stop, 0 to 1.
             time_limit_s: Seconds for the solver.
+            objective: ``"step"`` or ``"bottleneck"``.
+            devices: One mapping per pipeline rank, see `parse_devices`.
 
         Raises:
             OptionError: An argument is out of range.
@@ -74,6 +83,7 @@ class Options:
         _check_count("micro_batches", micro_batches)
         _check_choice("checkpointing", checkpointing, ("none", "auto", "all"))
         _check_choice("schedule", schedule, get_args(Schedule))
+        _check_choice("objective", objective, get_args(Objective))
         _check_choice("solver", solver, get_args(Solver))
         if not isinstance(optimizer, str):
             raise OptionError(f"optimizer is {optimizer!r}", hint='name it: "adamw"')
@@ -92,6 +102,8 @@ class Options:
             solver=solver,
             gap=float(gap),
             time_limit_s=float(time_limit_s),
+            objective=objective,
+            devices=parse_devices(devices, stages),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,6 +125,42 @@ def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         message = f"{name} is {value!r}"
         raise OptionError(message, hint=f"choose from {', '.join(choices)}")
+
+
+def parse_devices(value: Any, stages: int) -> tuple[Device, ...]:
+    """Return what each pipeline rank runs on.
+
+    Args:
+        value: None or empty: all alike. Else one mapping per rank, with ``speed``
+            (relative to the device that is priced for, default 1) and
+            ``memory_limit`` (default: that of all); or `Device` records.
+        stages: Number of ranks.
+
+    Raises:
+        OptionError: The number is not that of the ranks, or an entry is wrong.
+    """
+    if not value:
+        return ()
+    if not isinstance(value, list | tuple) or len(value) != stages:
+        message = f"devices is {value!r}"
+        raise OptionError(message, hint=f"give a list of {stages}, one per stage")
+    return tuple(_devices(value))
+
+
+def _devices(value: list[Any] | tuple[Any, ...]) -> Iterator[Device]:
+    known = {"speed", "memory_limit", "memory_limit_bytes"}
+    for rank, entry in enumerate(value):
+        found = asdict(entry) if isinstance(entry, Device) else entry
+        if not isinstance(found, dict) or not known.issuperset(found):
+            message = f"devices[{rank}] is {entry!r}"
+            hint = 'write {"speed": 0.5, "memory_limit": "24GiB"}'
+            raise OptionError(message, hint=hint)
+        speed = found.get("speed", 1.0)
+        if not _is_number(speed) or not 0 < speed < math.inf:
+            message = f"devices[{rank}] has speed {speed!r}"
+            raise OptionError(message, hint="give a positive number")
+        limit = found.get("memory_limit", found.get("memory_limit_bytes"))
+        yield Device(speed=float(speed), memory_limit_bytes=parse_bytes(limit))
 
 
 def parse_bytes(value: int | str | None) -> int | None:

@@ -15,6 +15,7 @@ from partitioner.assess import Case, Comparison, Explanation, compare, explain, 
 from partitioner.emit import Layers, Placement, emit
 from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
 from partitioner.emit.ds_config import ds_config
+from partitioner.errors import EmitError
 from partitioner.graph import ModelGraph, info
 from partitioner.plan_costs import DEPTH, By, Sort, breakdown
 from partitioner.plan_file import load_plan, payload, save_plan, write_whole
@@ -119,7 +120,7 @@ class Plan:
                 if self.assignment.recomputed[unit]:
                     block_of[node] = self.problem.block_names[block]
         return Placement(
-            stages=self.options.stages, stage_of=stage_of, block_of=block_of
+            stages=self.problem.stages, stage_of=stage_of, block_of=block_of
         )
 
     @cached_property
@@ -200,9 +201,15 @@ class Plan:
             **pipeline_module_kwargs: For DeepSpeed's ``PipelineModule``.
 
         Raises:
+            EmitError: The plan is for a schedule that cannot be built.
             PlanMismatchError: Ranks recorded different models.
             RuntimeGuardError: No launcher, a wrong world size, other versions.
         """
+        if self.options.schedule != "1f1b":
+            raise EmitError(
+                f"plans for schedule={self.options.schedule!r} cannot be built yet",
+                hint='they are for planning; train with schedule="1f1b"',
+            )
         return build_pipeline(
             self.agreed_by, self.batch_fn, loss_fn, pipeline_module_kwargs
         )

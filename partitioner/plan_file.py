@@ -236,6 +236,8 @@ def _constraints(content: Mapping[str, Any]) -> dict[str, Any]:
         "leaf": [str(path) for path in stored["leaf"]],
         "keep_together": [[str(p) for p in group] for group in stored["keep_together"]],
         "no_cut_inside": [str(path) for path in stored["no_cut_inside"]],
+        "pin": {str(path): int(stage) for path, stage in stored["pin"]},
+        "equal_stages": [str(path) for path in stored["equal_stages"]],
     }
 
 
@@ -251,6 +253,8 @@ def _options(stored: Mapping[str, Any]) -> Options:
         solver=stored["solver"],
         gap=float(stored["gap"]),
         time_limit_s=float(stored["time_limit_s"]),
+        objective=stored["objective"],
+        devices=stored["devices"],
     )
 
 

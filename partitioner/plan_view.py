@@ -271,7 +271,7 @@ def _stage(plan: Plan, stage: StagePlan) -> dict[str, Any]:
                 "wire_bytes",
             )
         },
-        "memory_limit_bytes": plan.options.memory_limit_bytes,
+        "memory_limit_bytes": plan.problem.limits[plan.problem.rank_of(stage.index)],
         "sent_bytes": score.sent_bytes,
         "checkpointed": list(stage.checkpointed),
     }

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 ERRORS = {
     "CaptureError",
+    "ConflictError",
     "CostError",
     "DataDependentError",
     "EmitError",

@@ -26,7 +26,7 @@ from partitioner.graph import ModelGraph, info
 from partitioner.runtime.guards import WeightGuards
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from partitioner.capture.patterns import Pattern
 
@@ -41,6 +41,8 @@ def capture(
     leaf: Sequence[Pattern] = (),
     keep_together: Sequence[Any] = (),
     no_cut_inside: Sequence[Pattern] = (),
+    pin: Mapping[Pattern, int] | None = None,
+    equal_stages: Sequence[Pattern] = (),
 ) -> ModelGraph:
     """Record one forward of ``model`` as a graph; the module is left as it was.
 
@@ -58,6 +60,8 @@ def capture(
         leaf: Modules that run whole, on one stage: paths, globs or classes.
         keep_together: Groups of such patterns; each group runs on one stage.
         no_cut_inside: Modules that no cut may go through.
+        pin: The stage that modules run on, by pattern.
+        equal_stages: Modules of which every stage runs equally many.
 
     Raises:
         ExampleInputsError: No example inputs, or they do not fit the signature.
@@ -67,7 +71,12 @@ def capture(
     """
     _check_module(model)
     constraints = resolve_constraints(
-        model, leaf=leaf, keep_together=keep_together, no_cut_inside=no_cut_inside
+        model,
+        leaf=leaf,
+        keep_together=keep_together,
+        no_cut_inside=no_cut_inside,
+        pin=pin,
+        equal_stages=equal_stages,
     )
     example = resolve_example(model, example_inputs)
     takes = record_all(model, example, dtype, constraints.leaf)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,13 @@ from partitioner.errors import OptionError
 from partitioner.graph import Constraints
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import fx, nn
 
     from partitioner.graph import Span
 
-__all__ = ["resolve_constraints", "together"]
+__all__ = ["calls_by_path", "resolve_constraints", "together"]
 
 _Patterns = Pattern | Sequence[Pattern]
 
@@ -34,6 +36,8 @@ def resolve_constraints(
     leaf: _Patterns = (),
     keep_together: Sequence[_Patterns] = (),
     no_cut_inside: _Patterns = (),
+    pin: Mapping[Pattern, int] | None = None,
+    equal_stages: _Patterns = (),
 ) -> Constraints:
     """Turn names, globs and classes into paths.
 
@@ -43,6 +47,8 @@ def resolve_constraints(
         keep_together: Groups of modules; each group runs on one stage. A single flat
             sequence of patterns is one group.
         no_cut_inside: Modules that no cut may go through.
+        pin: The stage that modules run on, by pattern.
+        equal_stages: Modules of which every stage runs equally many.
 
     Raises:
         OptionError: A pattern matches no module, or is no pattern.
@@ -56,7 +62,21 @@ def resolve_constraints(
             _paths(model, _Named(group, "keep_together")) for group in groups
         ),
         no_cut_inside=_paths(model, _Named(no_cut_inside, "no_cut_inside")),
+        pin=tuple(_pins(model, pin or {})),
+        equal_stages=_paths(model, _Named(equal_stages, "equal_stages")),
     )
+
+
+def _pins(model: nn.Module, pin: Any) -> Iterator[tuple[str, int]]:
+    if not isinstance(pin, Mapping):
+        message = f"pin is {pin!r}"
+        raise OptionError(message, hint='give stages by module: {"lm_head": -1}')
+    for pattern, stage in pin.items():
+        if type(stage) is not int:
+            message = f"pin: stage {stage!r} of {pattern!r} is no whole number"
+            raise OptionError(message, hint="count from 0, or from -1 for the last")
+        for path in _paths(model, _Named(pattern, "pin")):
+            yield path, stage
 
 
 def _is_sequence(value: object) -> bool:
@@ -74,23 +94,7 @@ def _paths(model: nn.Module, argument: _Named) -> tuple[str, ...]:
     return tuple(matching_paths(model, patterns, argument.name))
 
 
-def together(
-    graph: fx.Graph, spans: Sequence[Span], constraints: Constraints
-) -> list[frozenset[fx.Node]]:
-    """Return the groups of nodes that the constraints keep on one stage."""
-    calls = _calls_by_path(graph, spans)
-    groups = [
-        frozenset(
-            node for path in paths for nodes in calls.get(path, ()) for node in nodes
-        )
-        for paths in constraints.keep_together
-    ]
-    for path in constraints.no_cut_inside:
-        groups += calls.get(path, [])
-    return [group for group in groups if len(group) > 1]
-
-
-def _calls_by_path(
+def calls_by_path(
     graph: fx.Graph, spans: Sequence[Span]
 ) -> dict[str, list[frozenset[fx.Node]]]:
     """Return the nodes of every call of every module."""
@@ -101,3 +105,19 @@ def _calls_by_path(
         if node.op == "call_module":
             found.setdefault(str(node.target), []).append(frozenset({node}))
     return found
+
+
+def together(
+    graph: fx.Graph, spans: Sequence[Span], constraints: Constraints
+) -> list[frozenset[fx.Node]]:
+    """Return the groups of nodes that the constraints keep on one stage."""
+    calls = calls_by_path(graph, spans)
+    groups = [
+        frozenset(
+            node for path in paths for nodes in calls.get(path, ()) for node in nodes
+        )
+        for paths in constraints.keep_together
+    ]
+    for path in constraints.no_cut_inside:
+        groups += calls.get(path, [])
+    return [group for group in groups if len(group) > 1]

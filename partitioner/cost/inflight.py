@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from deepspeed.runtime.pipe.schedule import BackwardPass, ForwardPass, TrainSchedule
+from typing import TYPE_CHECKING
+
+from deepspeed.runtime.pipe.schedule import (
+    BackwardPass,
+    DualPipeVSchedule,
+    ForwardPass,
+    TrainSchedule,
+)
+
+from partitioner.errors import OptionError
+
+if TYPE_CHECKING:
+    from partitioner.solve.problem import Schedule
 
 __all__ = ["in_flight"]
 
 
-def in_flight(stages: int, micro_batches: int) -> tuple[int, ...]:
+def in_flight(
+    stages: int, micro_batches: int, schedule: Schedule = "1f1b"
+) -> tuple[int, ...]:
     """Return the peak number of micro-batches whose activations each stage holds.
 
     Interprets the very instructions the engine runs: a forward pass adds one set of
@@ -17,19 +31,37 @@ def in_flight(stages: int, micro_batches: int) -> tuple[int, ...]:
     Args:
         stages: Number of pipeline stages.
         micro_batches: Micro-batches of one step.
+        schedule: "1f1b", or "dualpipev": rank r of S runs the stages r and 2S - 1 - r.
 
     Returns:
         One count per stage.
+
+    Raises:
+        OptionError: DualPipeV with fewer than two micro-batches per rank.
     """
-    return tuple(
-        _peak(TrainSchedule(micro_batches, stages, stage)) for stage in range(stages)
-    )
+    if schedule == "1f1b":
+        return tuple(
+            _peak(TrainSchedule(micro_batches, stages, stage))
+            for stage in range(stages)
+        )
+    ranks = stages // 2
+    if micro_batches < stages:
+        raise OptionError(
+            f"DualPipeV on {ranks} ranks needs at least {stages} micro-batches, not"
+            f" {micro_batches}",
+            hint=f"use micro_batches={stages} or more",
+        )
+    runs = [DualPipeVSchedule(micro_batches, ranks, rank) for rank in range(ranks)]
+    outwards = [_peak(run, phase=0) for run in runs]
+    return (*outwards, *(_peak(run, phase=1) for run in reversed(runs)))
 
 
-def _peak(schedule: TrainSchedule) -> int:
+def _peak(schedule: TrainSchedule | DualPipeVSchedule, phase: int | None = None) -> int:
     held = peak = 0
     for instructions in schedule.steps():
         for instruction in instructions:
+            if phase is not None and getattr(instruction, "phase", None) != phase:
+                continue
             if isinstance(instruction, ForwardPass):
                 held += 1
             elif isinstance(instruction, BackwardPass):

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from partitioner.cost.blocks import unit_blocks
+from partitioner.cost.constraints import constraints
 from partitioner.cost.inflight import in_flight
 from partitioner.cost.memory import static_bytes
 from partitioner.cost.roofline import hop_s, message_s
@@ -14,7 +15,7 @@ from partitioner.cost.weights import Weight, read_weights
 from partitioner.costed import NodeCost
 from partitioner.errors import TooManyStagesError
 from partitioner.graph import info
-from partitioner.solve.problem import Checkpointing, Problem, Tie, Unit, Value
+from partitioner.solve.problem import Problem, Tie, Unit, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from partitioner.costed import CostedGraph
     from partitioner.options import Options
+    from partitioner.solve.problem import Checkpointing, Device, Objective, Schedule
 
 __all__ = ["problem", "problem_for"]
 
@@ -40,25 +42,34 @@ def problem(
     memory_limit_bytes: int | None = None,
     checkpointing: Checkpointing = "auto",
     optimizer: str = "adamw",
+    objective: Objective = "step",
+    schedule: Schedule = "1f1b",
+    devices: tuple[Device, ...] = (),
 ) -> tuple[Problem, Units]:
     """State where the units of a priced graph may go and what each choice costs.
 
     Args:
         costed: The priced graph.
-        stages: Number of pipeline stages.
+        stages: Number of pipeline stages (of ranks with two, if ``schedule`` is
+            "dualpipev").
         micro_batches: Micro-batches of one step.
         memory_limit_bytes: What one stage may hold; None: no limit.
         checkpointing: Whether blocks may, must or must not be recomputed.
         optimizer: Key of ``memory.OPTIMIZER_STATES``.
+        objective: What to minimise: "step" or "bottleneck".
+        schedule: "1f1b" or "dualpipev".
+        devices: What each rank runs on; empty: all alike.
 
     Returns:
         The problem, and the nodes behind its unit numbers.
 
     Raises:
-        OptionError: The optimizer is not known.
+        OptionError: The optimizer is not known, or there are too few micro-batches.
         TooManyStagesError: Something must be on the first and on the last stage.
     """
     found = units(costed)
+    if schedule == "dualpipev":
+        stages *= 2
     owners = _owners(costed, found)
     blocks, names = unit_blocks(costed.graph, found)
     return Problem(
@@ -68,7 +79,7 @@ def problem(
         values=(*_values(costed, found), *_openings(costed, found)),
         stages=stages,
         micro_batches=micro_batches,
-        in_flight=in_flight(stages, micro_batches),
+        in_flight=in_flight(stages, micro_batches, schedule),
         memory_limit_bytes=memory_limit_bytes,
         order_edges=_order_edges(costed, found),
         ties=tuple(
@@ -76,12 +87,17 @@ def problem(
                 units=readers,
                 static_bytes=_static_bytes(weights, optimizer),
                 trainable=False,
+                gradient_bytes=_gradient_bytes(weights),
             )
             for readers, weights in owners.items()
             if len(readers) > 1
         ),
         checkpointing=checkpointing,
         block_names=names,
+        objective=objective,
+        schedule=schedule,
+        devices=devices,
+        constraints=tuple(constraints(costed.graph, found)),
     ), found
 
 
@@ -106,6 +122,9 @@ def problem_for(costed: CostedGraph, options: Options) -> tuple[Problem, Units]:
         memory_limit_bytes=options.memory_limit_bytes,
         checkpointing=options.checkpointing,
         optimizer=options.optimizer,
+        objective=options.objective,
+        schedule=options.schedule,
+        devices=options.devices,
     )
 
 
@@ -160,7 +179,12 @@ def _units(
             trainable=index in trains,
             block=blocks[index],
             pinned_stage=_pin(nodes, stages),
+            gradient_bytes=_gradient_bytes(owners.get((index,), ())),
         )
+
+
+def _gradient_bytes(weights: Iterable[Weight]) -> int:
+    return sum(w.numel * w.itemsize for w in weights if w.trainable)
 
 
 def _pin(nodes: Sequence[fx.Node], stages: int) -> int | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 
+from partitioner.capture.constraints import together
 from partitioner.graph import info
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from partitioner.costed import CostedGraph
+    from partitioner.graph import ModelGraph
 
 __all__ = ["Units", "is_placed", "takes_part", "units", "used_results"]
 
@@ -41,15 +43,16 @@ def is_placed(node: fx.Node) -> bool:
 def units(costed: CostedGraph) -> Units:
     """Contract ``costed``'s nodes to the smallest parts that a plan may separate.
 
-    Together stay: the nodes of one of ``graph.groups``; an operation and the items
-    taken from its result; nodes that joining these would otherwise order both ways
+    Together stay: the nodes of one of ``graph.groups``, the user's wishes aside (those
+    are constraints of the problem); an operation and the items taken from its result;
+    nodes that joining these would otherwise order both ways
     (strongly connected components of the contracted graph).
     """
     placed = [node for node in costed.graph.graph.nodes if is_placed(node)]
     rank = {node: position for position, node in enumerate(placed)}
     joined = nx.Graph()
     joined.add_nodes_from(placed)
-    joined.add_edges_from(_joins(placed, costed.graph.groups))
+    joined.add_edges_from(_joins(placed, _needed(costed.graph)))
     first = {
         node: min(part, key=rank.__getitem__)
         for part in nx.connected_components(joined)
@@ -63,6 +66,12 @@ def units(costed: CostedGraph) -> Units:
         if first[before] is not first[after]
     )
     return _number(placed, first, order, rank)
+
+
+def _needed(graph: ModelGraph) -> Sequence[frozenset[fx.Node]]:
+    """Return the groups without the user's: those are constraints of the problem."""
+    wished = len(together(graph.graph, graph.spans, graph.constraints))
+    return graph.groups[: len(graph.groups) - wished]
 
 
 def _joins(

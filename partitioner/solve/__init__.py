@@ -13,20 +13,24 @@ from partitioner.solve.problem import (
     Unit,
     Value,
 )
+from partitioner.solve.replicas import Link, Tried, search
 from partitioner.solve.score import RankScore, Score, StageScore, score
 
 __all__ = [
     "Assignment",
     "Constraint",
     "Device",
+    "Link",
     "Problem",
     "RankScore",
     "Score",
     "StageScore",
     "Tie",
+    "Tried",
     "Unit",
     "Value",
     "check",
     "score",
+    "search",
     "solve",
 ]

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from partitioner.solve.problem import Problem
     from partitioner.solve.reads import BlockRead
 
+    Stop: TypeAlias = "Callable[[Candidate | None], bool]"
+
 __all__ = ["Candidate", "Laid", "candidate_of", "slice_orders"]
 
 COARSE_BOUNDS = 480
@@ -38,6 +40,8 @@ COARSE_BOUNDS = 480
 FINE_BOUNDS = 1_600
 """Positions if the coarse ones hold no legal slicing."""
 FINE_ORDERS = 2
+MOST_CELLS = 80_000_000
+"""Intervals times stages of all orders, after which no further order is begun."""
 BOUNDS_PER_STAGE = 12
 PAIR_BOUNDS = 48
 """Positions where ranks hold two stages: the work grows with their fourth power."""
@@ -103,7 +107,9 @@ class Laid:
             yield Intervals(self.groups, order, bounds, self.reads)
 
 
-def slice_orders(laid: Laid, *, choose: bool, deadline: float) -> Candidate | None:
+def slice_orders(
+    laid: Laid, *, choose: bool, deadline: float, enough_s: float = 0.0
+) -> Candidate | None:
     """Slice every order and keep the best.
 
     Args:
@@ -112,36 +118,46 @@ def slice_orders(laid: Laid, *, choose: bool, deadline: float) -> Candidate | No
             every block and anything else none.
         deadline: Value of ``time.monotonic()`` after which no further order is begun
             once there is a candidate.
+        enough_s: An objective that needs no further order.
 
     Returns:
         The best legal assignment found, or None (ranks of two stages do not choose).
     """
     problem = laid.groups.problem
+
+    def stop(best: Candidate | None) -> bool:
+        late = time.monotonic() > deadline
+        return best is not None and (late or best.objective_s <= enough_s)
+
     if problem.ranks < problem.stages:
-        return None if choose else _best_pairs(laid, deadline)
+        return None if choose else _best_pairs(laid, stop)
     if choose:
-        return _best_choosing(laid, deadline)
+        return _best_choosing(laid, stop)
     coarse = max(COARSE_BOUNDS, BOUNDS_PER_STAGE * problem.stages)
-    found = _best(laid, laid.tables(coarse), deadline)
+    found = _best(laid, laid.tables(coarse), stop)
     if found is None and len(laid.groups) > coarse:
-        found = _best(laid, islice(laid.tables(FINE_BOUNDS), FINE_ORDERS), deadline)
+        fine = islice(laid.tables(FINE_BOUNDS), FINE_ORDERS)
+        found = _best(laid, fine, stop)
     return found
 
 
-def _best(laid: Laid, tables: Iterator[Intervals], deadline: float) -> Candidate | None:
+def _best(laid: Laid, tables: Iterator[Intervals], stop: Stop) -> Candidate | None:
     """Slice coarse tables, then move the cuts of the best on finer ones."""
     best: Candidate | None = None
     place: tuple[Intervals, Slicing] | None = None
-    for table in tables:
+    for number, table in enumerate(tables):
+        cells = len(table) ** 2 * laid.groups.problem.stages
+        if place is not None and number * cells > MOST_CELLS:
+            break
         best, sliced = _slice(laid, table, table.stage_costs(), best)
         if sliced is not None:
             place = table, sliced
-        if best is not None and time.monotonic() > deadline:
+        if stop(best):
             break
     return best if place is None else _refine(laid, *place, best, _plain_costs)
 
 
-def _best_choosing(laid: Laid, deadline: float) -> Candidate | None:
+def _best_choosing(laid: Laid, stop: Stop) -> Candidate | None:
     """Choose recomputation on coarse tables, and move the cuts of each."""
     problem = laid.groups.problem
     most = max(table_size(problem), 3 * problem.stages)
@@ -150,7 +166,7 @@ def _best_choosing(laid: Laid, deadline: float) -> Candidate | None:
         best, sliced = _slice(laid, table, recompute_costs(table), best)
         if sliced is not None:
             best = _refine(laid, table, sliced, best, recompute_costs)
-        if best is not None and time.monotonic() > deadline:
+        if stop(best):
             break
     return best
 
@@ -203,7 +219,7 @@ def _better(
     return found
 
 
-def _best_pairs(laid: Laid, deadline: float) -> Candidate | None:
+def _best_pairs(laid: Laid, stop: Stop) -> Candidate | None:
     """Slice for ranks that hold two stages; coarse tables, then finer ones."""
     problem = laid.groups.problem
     best: Candidate | None = None
@@ -218,7 +234,7 @@ def _best_pairs(laid: Laid, deadline: float) -> Candidate | None:
             costs = _pair_costs(finer, pairs)
             sliced = least_weighted_pairs(costs, problem.weights)
             best = _better(laid, finer, sliced, best)
-        if best is not None and time.monotonic() > deadline:
+        if stop(best):
             break
     return best
 

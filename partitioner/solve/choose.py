@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from partitioner.errors import OptionError, PartitionerError
+from partitioner.errors import InfeasibleError, OptionError, PartitionerError
 from partitioner.solve.ask import Settings
 from partitioner.solve.backends import require_solver
 from partitioner.solve.check import check
+from partitioner.solve.conflicts import conflict_error
 from partitioner.solve.problem import Assignment
 from partitioner.solve.search import Search
 
@@ -44,6 +45,7 @@ def solve(
         OptionError: An argument is out of range, or a pin is impossible.
         TooManyStagesError: There are more stages than the model can be cut into.
         MemoryLimitError: No plan that was found fits the memory limit.
+        ConflictError: Some constraints cannot hold together (says which).
     """
     started = time.monotonic()
     _require_options(problem, gap, time_limit_s)
@@ -57,7 +59,13 @@ def solve(
             tell=progress or (lambda _: None),
         ),
     )
-    best = search.run()
+    try:
+        best = search.run()
+    except (InfeasibleError, OptionError) as error:
+        conflict = problem.constraints and conflict_error(problem, search.settings)
+        if conflict:
+            raise conflict from error
+        raise
     assignment = Assignment(
         stage_of=best.stage_of,
         recomputed=best.recomputed,

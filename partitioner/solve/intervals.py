@@ -83,6 +83,7 @@ class Intervals:
         self.place = place
         self.segment = np.searchsorted(bounds, place, side="right") - 1
         self.unit_segment = self.segment[list(groups.group_of)]
+        self._time_s: dict[tuple[bool, bool, float], Floats] = {}
 
     def __len__(self) -> int:
         """Return m, the number of segments between neighbouring positions."""
@@ -129,9 +130,13 @@ class Intervals:
 
     def time_s(self, stage: int) -> Floats:
         """Time of each interval as a stage, without chosen recomputation."""
-        speed = self.groups.problem.speed(stage)
-        time_s: Floats = self.work_s / speed + self.communication_s(stage)
-        return time_s
+        problem = self.groups.problem
+        free = problem.is_free(stage), problem.is_free(stage + 1)
+        key = (*free, problem.speed(stage))
+        if key not in self._time_s:
+            work_s: Floats = self.work_s / problem.speed(stage)
+            self._time_s[key] = work_s + self.communication_s(stage)
+        return self._time_s[key]
 
     @cached_property
     def _sound(self) -> npt.NDArray[np.bool_]:

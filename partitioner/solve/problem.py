@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 __all__ = [
@@ -73,6 +73,8 @@ class Tie:
     static_bytes: int
     """Weights, gradients and optimizer states of one copy."""
     trainable: bool = True
+    gradient_bytes: int = 0
+    """Gradients of one copy that replicas of the pipeline sum after a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +190,11 @@ class Problem:
     def limited(self) -> bool:
         """Whether some rank has a memory limit."""
         return any(limit is not None for limit in self.limits)
+
+    def without_limits(self) -> Problem:
+        """Return the same problem with unlimited memory."""
+        devices = (replace(device, memory_limit_bytes=None) for device in self.devices)
+        return replace(self, memory_limit_bytes=None, devices=tuple(devices))
 
     @property
     def weights(self) -> tuple[float, float]:

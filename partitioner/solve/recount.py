@@ -1,11 +1,12 @@
-"""Counts time and memory of an assignment again, rank by rank, straight from the rules.
+"""Counts time and memory of an assignment again, straight from the rules of `Problem`.
 
-Shares no code with `score`, and takes its time: `check` compares the two.
+Shares no code with `score`: `check` compares the two.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,115 +19,115 @@ __all__ = ["Counted", "recount"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What the rules of `Problem` say of an assignment."""
+    """What the rules say of an assignment, rank by rank."""
 
     time_s: list[float]
-    """Of each rank."""
     memory_bytes: list[int]
-    """Of each rank."""
+
+
+@dataclass(slots=True)
+class _Stage:
+    """What one stage adds up to."""
+
+    work_s: float = 0.0
+    paid_s: float = 0.0
+    static: int = 0
+    saved: int = 0
+    received: int = 0
+    sent: int = 0
+    brought_back: defaultdict[int, int] = field(
+        default_factory=lambda: defaultdict(int)
+    )
+    """Bytes that recomputing each block brings back."""
 
 
 def recount(
     problem: Problem, stage_of: Sequence[int], recomputed: Sequence[bool]
 ) -> Counted:
     """Count an assignment whose stages are all within range."""
-    paired = problem.schedule == "dualpipev"
-    count = problem.stages // 2 if paired else problem.stages
-    held = [
-        [
-            s
-            for s in range(problem.stages)
-            if s == r or (paired and s == _twin(problem, r))
-        ]
-        for r in range(count)
-    ]
-    counts = [_Rank(problem, stage_of, recomputed, stages) for stages in held]
+    stages = [_Stage() for _ in range(problem.stages)]
+    for unit, place, again in zip(problem.units, stage_of, recomputed, strict=True):
+        here = stages[place]
+        here.static += unit.static_bytes
+        here.work_s += unit.backward_s + (2 if again else 1) * unit.forward_s
+        if again:
+            here.brought_back[unit.block] += unit.saved_bytes
+        else:
+            here.saved += unit.saved_bytes
+    for value in problem.values:
+        _send(problem, stages, stage_of, value)
+        for place, _ in _reading_blocks(problem, stage_of, recomputed, value):
+            stages[place].saved += value.wire_bytes
+    ranks = [_stages_of(problem, rank) for rank in range(_ranks(problem))]
     return Counted(
-        time_s=[rank.time_s(index) for index, rank in enumerate(counts)],
-        memory_bytes=[rank.memory_bytes() for rank in counts],
+        time_s=[
+            sum(stages[s].work_s for s in held) / _speed(problem, rank)
+            + sum(stages[s].paid_s for s in held)
+            for rank, held in enumerate(ranks)
+        ],
+        memory_bytes=[_memory(problem, stages, stage_of, held) for held in ranks],
     )
 
 
-def _twin(problem: Problem, rank: int) -> int:
-    return problem.stages - 1 - rank
+def _ranks(problem: Problem) -> int:
+    return problem.stages // (2 if problem.schedule == "dualpipev" else 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rank:
-    problem: Problem
-    stage_of: Sequence[int]
-    recomputed: Sequence[bool]
-    stages: list[int]
+def _stages_of(problem: Problem, rank: int) -> list[int]:
+    twin = problem.stages - 1 - rank
+    return [rank, twin] if problem.schedule == "dualpipev" else [rank]
 
-    def time_s(self, index: int) -> float:
-        problem = self.problem
-        speed = problem.devices[index].speed if problem.devices else 1.0
-        work_s = sum(
-            unit.forward_s + unit.backward_s + (unit.forward_s if again else 0.0)
-            for unit, stage, again in zip(
-                problem.units, self.stage_of, self.recomputed, strict=True
-            )
-            if stage in self.stages
-        )
-        hops_s = sum(value.hop_s * self._times_paid(value) for value in problem.values)
-        return work_s / speed + hops_s
 
-    def _span(self, value: Value) -> tuple[int, int]:
-        reached = [self.stage_of[unit] for unit in (value.producer, *value.consumers)]
-        return self.stage_of[value.producer], max(reached)
+def _speed(problem: Problem, rank: int) -> float:
+    return problem.devices[rank].speed if problem.devices else 1.0
 
-    def _times_paid(self, value: Value) -> int:
-        """Return how often this rank pays for one crossing of a value."""
-        if self.problem.transfer == "ends":
-            touched = {self.stage_of[u] for u in (value.producer, *value.consumers)}
-            return int(len(touched) > 1 and self.stages[0] in touched)
-        made, last = self._span(value)
-        paid = 0
-        for before in range(made, last):
-            ends = (before, before + 1)
-            inside = sum(end in self.stages for end in ends)
-            paid += inside if inside < 2 else 0  # noqa: PLR2004 -- both ends: no wire
-        return paid
 
-    def memory_bytes(self) -> int:
-        stages = [self._stage_bytes(stage) for stage in self.stages]
-        ties = sum(
-            tie.static_bytes
-            for tie in self.problem.ties
-            if any(self.stage_of[unit] in self.stages for unit in tie.units)
-        )
-        return sum(stages) + ties + max(map(self._peak_bytes, self.stages))
+def _send(
+    problem: Problem, stages: list[_Stage], stage_of: Sequence[int], value: Value
+) -> None:
+    """Charge a value to the stages it leaves and reaches."""
+    touched = {stage_of[value.producer], *(stage_of[u] for u in value.consumers)}
+    if problem.transfer == "ends" and len(touched) > 1:
+        for place in touched:
+            stages[place].paid_s += value.hop_s
+    for place in range(stage_of[value.producer], max(touched)):
+        stages[place].sent += value.wire_bytes
+        stages[place + 1].received += value.wire_bytes
+        turn = problem.schedule == "dualpipev" and 2 * (place + 1) == problem.stages
+        if problem.transfer == "hops" and not turn:
+            stages[place].paid_s += value.hop_s
+            stages[place + 1].paid_s += value.hop_s
 
-    def _stage_bytes(self, stage: int) -> int:
-        problem = self.problem
-        static = saved = received = sent = 0
-        for index, unit in enumerate(problem.units):
-            if self.stage_of[index] == stage:
-                static += unit.static_bytes
-                saved += 0 if self.recomputed[index] else unit.saved_bytes
-        for value in problem.values:
-            made, last = self._span(value)
-            received += value.wire_bytes if made < stage <= last else 0
-            sent += value.wire_bytes if made <= stage < last else 0
-            saved += value.wire_bytes * len(self._reading_blocks(value, stage))
-        in_flight = problem.in_flight[stage]
-        return static + in_flight * (saved + 2 * received) + received + sent
 
-    def _reading_blocks(self, value: Value, stage: int) -> set[int]:
-        """Return the recomputed blocks of a stage that read a value from outside."""
-        units = self.problem.units
-        blocks = {
-            units[reader].block
-            for reader in value.consumers
-            if self.stage_of[reader] == stage and self.recomputed[reader]
-        }
-        if self.stage_of[value.producer] == stage and self.recomputed[value.producer]:
-            blocks.discard(units[value.producer].block)
-        return blocks
+def _reading_blocks(
+    problem: Problem,
+    stage_of: Sequence[int],
+    recomputed: Sequence[bool],
+    value: Value,
+) -> set[tuple[int, int]]:
+    """Return the recomputed blocks, by stage, that read a value from outside."""
+    made = (stage_of[value.producer], problem.units[value.producer].block)
+    found = {
+        (stage_of[reader], problem.units[reader].block)
+        for reader in value.consumers
+        if recomputed[reader]
+    }
+    return found - ({made} if recomputed[value.producer] else set())
 
-    def _peak_bytes(self, stage: int) -> int:
-        blocks: dict[int, int] = {}
-        for index, unit in enumerate(self.problem.units):
-            if self.stage_of[index] == stage and self.recomputed[index]:
-                blocks[unit.block] = blocks.get(unit.block, 0) + unit.saved_bytes
-        return max(blocks.values(), default=0)
+
+def _memory(
+    problem: Problem,
+    stages: list[_Stage],
+    stage_of: Sequence[int],
+    held: list[int],
+) -> int:
+    """Return the bytes of a rank that holds some stages."""
+    ties = sum(
+        tie.static_bytes
+        for tie in problem.ties
+        if any(stage_of[unit] in held for unit in tie.units)
+    )
+    here = [(stages[s], problem.in_flight[s]) for s in held]
+    peak = max((max(s.brought_back.values(), default=0) for s, _ in here), default=0)
+    kept = sum(count * (s.saved + 2 * s.received) for s, count in here)
+    return ties + peak + kept + sum(s.static + s.received + s.sent for s, _ in here)

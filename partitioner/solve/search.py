@@ -69,7 +69,7 @@ class Search:
 
         All the time goes into that if the first plan fits already, else a share.
         """
-        search = Search(problem=_unlimited(self.problem), settings=self.settings)
+        search = Search(problem=self.problem.without_limits(), settings=self.settings)
         laid = Laid(contract(require_stages(search.problem)[0]))
         search._bound_by_work(laid.groups)
         best = search._first(laid, [])
@@ -98,7 +98,12 @@ class Search:
     def _first(self, laid: Laid, known: list[Candidate]) -> Candidate:
         """Slice the orders; recompute only if nothing else is as fast."""
         deadline = self.settings.deadline
-        plain = slice_orders(laid, choose=False, deadline=deadline)
+        plain = slice_orders(
+            laid,
+            choose=False,
+            deadline=deadline,
+            enough_s=self.bound_s / (1 - self.settings.gap),
+        )
         found = [plain, *known] if plain else known
         if self._may_choose and not (plain and self._closed(plain)):
             self._tell("choosing what to recompute")
@@ -213,11 +218,3 @@ class Search:
         if answer.stage_of is None:
             return None, answer.infeasible
         return candidate_of(self.problem, answer.stage_of, self.settings.solver), False
-
-
-def _unlimited(problem: Problem) -> Problem:
-    devices = (
-        dataclasses.replace(device, memory_limit_bytes=None)
-        for device in problem.devices
-    )
-    return dataclasses.replace(problem, memory_limit_bytes=None, devices=tuple(devices))
