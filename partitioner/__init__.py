@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from partitioner.errors import (
     CaptureError,
+    ConflictError,
     CostError,
     DataDependentError,
     EmitError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CaptureError",
+    "ConflictError",
     "Cost",
     "CostError",
     "DataDependentError",

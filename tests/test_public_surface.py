@@ -110,6 +110,10 @@ def test_parameters_of_partition() -> None:
         "keep_together",
         "no_cut_inside",
         "costs",
+        "pin",
+        "equal_stages",
+        "objective",
+        "devices",
     ]
     kinds = {p.kind for name, p in list(parameters.items())[2:]}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}
