@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["pin_divisions"]
 
 MAX_PROBES = 24
+MAX_REFUSED = 4
+"""Sizes at which the model takes other paths, after which there is no more looking."""
 Record = Callable[[Sequence[int]], "Recording | None"]
 
 
@@ -41,6 +43,8 @@ def pin_divisions(merged: Recording, seen: list[list[int]], record: Record) -> N
     for _ in range(MAX_PROBES):
         if probe is None:
             return
+        if len(refused) > MAX_REFUSED:
+            break
         number, value = probe
         values = [*seen[0][:number], value, *seen[0][number + 1 :]]
         recording = record(values)

@@ -8,8 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from partitioner.capture import capture
+from partitioner.capture.rounding import MAX_REFUSED
 from partitioner.graph import ModelGraph
 from partitioner.verify import verify
 from partitioner.verify.inputs import input_tensors
@@ -103,3 +105,22 @@ def test_what_is_no_division_fixes_the_size():
     graph = capture(Irregular(), torch.randn(2, 40))
     (note,) = [note for note in graph.assumptions if note.startswith("fixed")]
     assert "dimension 1 of x (40)" in note
+
+
+def test_a_model_that_takes_another_path_at_most_sizes_is_not_tried_forever():
+    lengths: list[int] = []
+
+    class Chunks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            lengths.append(x.shape[1])
+            padding = -x.shape[1] % 8
+            padded = F.pad(x, (0, padding)) if padding else x
+            return self.head(padded.reshape(x.shape[0], padded.shape[1] // 8, 8))
+
+    graph = capture(Chunks(), torch.randn(2, 16))
+    assert any("dimension 1" in n for n in graph.assumptions if "fixed" in n)
+    assert len(lengths) <= 8 + MAX_REFUSED

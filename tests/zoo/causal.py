@@ -153,7 +153,7 @@ ENTRIES = (
         state_size=8,
         fields={
             "through": ("mixer$",),
-            "fixed_length": "follows the sizes in no known way",
+            "fixed_length": "rounded in an unknown way",
         },
     ),
     lm(
