@@ -62,7 +62,7 @@ def times(samples: int) -> Tensor:
 
 UNET = {
     "sample_size": SIDE,
-    "block_out_channels": (8, 16),
+    "block_out_channels": (8, 8),
     "layers_per_block": 1,
     "norm_num_groups": 4,
     "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
@@ -73,13 +73,17 @@ UNET = {
 }
 """Stable Diffusion's U-Net, small."""
 UNET_XL = UNET | {
-    "transformer_layers_per_block": 2,
+    "block_out_channels": (8,),
+    "down_block_types": ("CrossAttnDownBlock2D",),
+    "up_block_types": ("CrossAttnUpBlock2D",),
     "addition_embed_type": "text_time",
     "addition_time_embed_dim": 4,
     "projection_class_embeddings_input_dim": 6 * 4 + 10,
     "use_linear_projection": True,
 }
-"""SDXL's: several transformer blocks at one resolution, and further conditions."""
+"""SDXL's: linear projections around attention, and further conditions."""
+JOINED = "up_blocks.{}.resnets.{}"
+"""A block that takes a skip: in train mode alone it lays its input out anew."""
 BLOCKS = (r"attn1$", r"\.ff$")
 
 
@@ -131,6 +135,24 @@ def flux_inputs(samples: int, length: int) -> dict[str, Any]:
 
 
 ENTRIES = (
+    diffuser(
+        "stable diffusion u-net",
+        "UNet2DConditionModel",
+        UNET,
+        unet_inputs,
+        length=6,
+        leaves={JOINED.format(up, n): MODES for up in range(2) for n in range(2)},
+        through=BLOCKS,
+    ),
+    diffuser(
+        "sdxl u-net",
+        "UNet2DConditionModel",
+        UNET_XL,
+        unet_xl_inputs,
+        length=7,
+        leaves={JOINED.format(0, n): MODES for n in range(2)},
+        through=BLOCKS,
+    ),
     diffuser(
         "dit",
         "DiTTransformer2DModel",

@@ -159,7 +159,7 @@ ENTRIES = (
             "clip",
             _clip,
             inputs=_clip_inputs,
-            length=12,
+            length=14,
             through=(r"vision.*attn$", r"vision.*mlp$", r"text.*attn$"),
         ),
     ),
@@ -170,7 +170,7 @@ ENTRIES = (
             "llava",
             _llava,
             inputs=_llava_inputs,
-            length=12,
+            length=14,
             fixed_batch="unbind",  # the output lists the features image by image
             through=(r"vision.*attn$", r"language.*attn$", r"language.*mlp$"),
         ),
@@ -182,7 +182,7 @@ ENTRIES = (
             "qwen-2.5-vl",
             _qwen,
             inputs=_qwen_inputs,
-            length=12,
+            length=14,
             other_length=10,  # no image token is masked
             fixed_batch="needs the values of a tensor",
             through=(),
@@ -197,7 +197,7 @@ ENTRIES = (
             "qwen-2.5-vl at one image size",
             OneGrid,
             inputs=_one_grid_inputs,
-            length=12,
+            length=14,
             fixed_batch="broadcast",  # images have another dimension than the batch
             through=(r"visual.*attn$", r"language.*attn$", r"language.*mlp$"),
         ),

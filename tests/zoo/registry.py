@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.zoo import (
+    adapters,
     behaviour,
     causal,
     diffusion,
@@ -29,6 +30,7 @@ FAMILIES = (
     vision,
     multimodal,
     diffusion,
+    adapters,
 )
 
 ENTRIES: dict[str, Entry] = {
