@@ -117,9 +117,17 @@ def _scored(
 def _faults(case: Case, stage_of: Sequence[int], found: Score) -> Iterator[str]:
     """Yield what keeps a cut from being trained."""
     problem = case.problem
-    empty = sorted(set(range(problem.stages)) - set(stage_of))
+    empty = set(range(problem.stages)) - set(stage_of)
+    trained = {
+        stage
+        for unit, stage in zip(problem.units, stage_of, strict=True)
+        if unit.trainable
+    }
+    frozen = set(range(problem.stages)) - empty - trained
     if empty:
-        yield f"nothing on {_numbered('stage', empty)}"
+        yield f"nothing on {_numbered('stage', sorted(empty))}"
+    if frozen:
+        yield f"nothing to train on {_numbered('stage', sorted(frozen))}"
     over = [
         rank
         for rank, (row, limit) in enumerate(

@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from partitioner.assess import compare
 from partitioner.solve import score
-from tests.assess.cases import case_of, tower
+from tests.assess.cases import Tower, case_of, planned, tower
 
 
 def by_name(comparison):
@@ -66,6 +67,20 @@ def test_stages_without_layers_are_a_fault():
     assert any(
         fault.startswith("nothing on stage") for fault in cuts["equal blocks"].faults
     )
+
+
+def test_stages_without_trainable_parameters_are_a_fault():
+    with torch.device("meta"):
+        model = Tower()
+    frozen = [model.scale, *model.blocks[3:].parameters(), *model.norm.parameters()]
+    for parameter in [*frozen, *model.head.parameters()]:
+        parameter.requires_grad_(False)
+    cuts = by_name(planned(model, 3).compare())
+
+    assert cuts["this plan"].faults == ()
+    # The last three of its eleven layers are the norm, the scale and the head.
+    faults = cuts["DeepSpeed uniform"].faults
+    assert faults == ("nothing to train on stage 2",)
 
 
 def test_data_has_every_number_and_no_list_as_long_as_the_model():

@@ -14,9 +14,10 @@ from partitioner.simulate import (
     PipelinePrice,
     Schedule,
     Transfer,
+    interleaved,
     simulate,
 )
-from partitioner.simulate.from_deepspeed import one_f_one_b
+from partitioner.simulate.from_deepspeed import dualpipev, one_f_one_b
 from tests.simulate.pipelines import equal, priced_schedules, prices
 
 MESSAGES = ("activation", "gradient")
@@ -152,6 +153,19 @@ def test_1f1b_never_exceeds_the_sum_and_the_longest_stage(stages, micro_batches,
 
     # Alpa, section 5.2, with all communication counted on both sides.
     assert found.step_s <= sum(stage_s) + (micro_batches - 1) * max(stage_s)
+
+
+def test_nothing_is_sent_between_two_chunks_of_one_rank():
+    free = simulate(interleaved(1, 4, 3), equal(3, hop_s=5.0))
+    assert free.step_s == 4 * 3 * 3.0
+    # The last rank of DualPipeV runs both chunks around the turn.
+    turn = dualpipev(2, 4)
+    boundaries = {
+        min(event.chunk, event.chunk + (1 if event.kind == "activation" else -1))
+        for event in simulate(turn, equal(4, hop_s=5.0)).events
+        if event.kind in MESSAGES
+    }
+    assert boundaries == {0, 2}
 
 
 def test_messages_at_once_are_counted_once():
