@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from partitioner.errors import OptionError
@@ -40,6 +41,7 @@ SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
 """(stages, micro-batches) → instruction lists."""
 
 
+@lru_cache(maxsize=4)  # a comparison simulates several cuts under one schedule
 def schedule_for(name: str, stages: int, micro_batches: int) -> Schedule:
     """Return a schedule in which every stage is a chunk.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partitioner.errors import PartitionerError
-from partitioner.simulate.instructions import Compute
+from partitioner.simulate.instructions import Compute, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from partitioner.simulate.instructions import Schedule, Transfer
+    from partitioner.simulate.instructions import Schedule
     from partitioner.simulate.price import PipelinePrice
 
 __all__ = ["require_sound"]
@@ -45,6 +45,7 @@ def _faults(schedule: Schedule, price: PipelinePrice) -> Iterator[str]:
         yield f"it has {boundaries} boundaries, the price has another number"
         return
     yield from _pass_faults(schedule)
+    yield from _place_faults(schedule)
     yield from _transfer_faults(schedule)
 
 
@@ -69,21 +70,29 @@ def _pass_faults(schedule: Schedule) -> Iterator[str]:
             yield f"for micro-batch {micro_batch}, chunk {chunk} runs {ran}"
 
 
+def _place_faults(schedule: Schedule) -> Iterator[str]:
+    """Yield blocking messages from or to a chunk that does not exist."""
+    chunks = range(schedule.chunks)
+    for step in (step for steps in schedule.lists for step in steps):
+        for transfer in () if isinstance(step, Compute) else step.transfers:
+            if transfer.chunk not in chunks or transfer.receiver not in chunks:
+                yield f"{transfer} leads out of the pipeline"
+
+
 def _transfer_faults(schedule: Schedule) -> Iterator[str]:
     """Yield blocking messages without two ends, or sent before they are computed."""
     ends: dict[Transfer, list[int]] = {}
     for rank, steps in enumerate(schedule.lists):
-        made = set()
+        made: set[Transfer] = set()
         for step in steps:
             if isinstance(step, Compute):
                 kind = "activation" if step.kind == "forward" else "gradient"
-                made.add((kind, step.chunk, step.micro_batch))
+                made.add(Transfer(kind, step.chunk, step.micro_batch))
                 continue
             for transfer in step.transfers:
                 ends.setdefault(transfer, []).append(rank)
                 sends = rank == schedule.rank_of[transfer.chunk]
-                key = (transfer.kind, transfer.chunk, transfer.micro_batch)
-                if sends and key not in made:
+                if sends and transfer not in made:
                     yield f"{transfer} is sent before it is computed"
     for transfer, found in ends.items():
         both = {schedule.rank_of[transfer.chunk], schedule.rank_of[transfer.receiver]}

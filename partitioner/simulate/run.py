@@ -130,11 +130,10 @@ class _Clock:
     def _advance(self, rank: _Rank) -> bool:
         """Run the next instruction of a rank, if it can start; say whether it moved."""
         step = rank.instructions[rank.place]
-        moved = (
-            self._compute(rank, step)
-            if isinstance(step, Compute)
-            else (self._exchange(rank, step))
-        )
+        if isinstance(step, Compute):
+            moved = self._compute(rank, step)
+        else:
+            moved = self._exchange(rank, step)
         if moved:
             rank.place += 1
         return moved

@@ -31,6 +31,14 @@ FORWARDS, BACKWARDS = SOUND.lists[1][:2], SOUND.lists[1][2:]
         ((*SOUND.lists[1], Compute("forward", 0, 0)), "does not belong to rank 1"),
         ((*SOUND.lists[1], Compute("forward", 1, 2)), "does not belong to rank 1"),
         (
+            (*SOUND.lists[1], Exchange((Transfer("activation", 1, 0),))),
+            "leads out of the pipeline",
+        ),
+        (
+            (Exchange((Transfer("gradient", 2, 0),)), *SOUND.lists[1]),
+            "leads out of the pipeline",
+        ),
+        (
             (*SOUND.lists[1], Exchange((Transfer("gradient", 1, 0),))),
             r"takes place on ranks \[1\], not on \[0, 1\]",
         ),
