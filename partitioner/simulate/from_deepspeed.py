@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from deepspeed.runtime.pipe import schedule as deepspeed
 
@@ -13,12 +13,11 @@ from partitioner.simulate.instructions import Compute, Exchange, Schedule, Trans
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from partitioner.simulate.instructions import Instruction
+    from partitioner.simulate.instructions import Instruction, Message
 
 __all__ = ["dualpipev", "one_f_one_b"]
 
-_Kind = Literal["activation", "gradient"]
-_TRANSFERS: dict[Any, tuple[_Kind, int]] = {
+_TRANSFERS: dict[Any, tuple[Message, int]] = {
     deepspeed.SendActivation: ("activation", 0),
     deepspeed.RecvActivation: ("activation", -1),
     deepspeed.SendGrad: ("gradient", 0),

@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-__all__ = ["Compute", "Exchange", "Instruction", "Pass", "Schedule", "Transfer"]
+__all__ = [
+    "Compute",
+    "Exchange",
+    "Instruction",
+    "Message",
+    "Pass",
+    "Schedule",
+    "Transfer",
+]
 
 Pass = Literal["forward", "backward", "input_gradient", "weight_gradient"]
 """``backward`` is both gradients at once; zero-bubble schedules run them apart."""
+Message = Literal["activation", "gradient"]
 
 
 class Compute(NamedTuple):
@@ -22,7 +31,7 @@ class Compute(NamedTuple):
 class Transfer(NamedTuple):
     """A message to a neighbouring chunk: activations go up, gradients go down."""
 
-    kind: Literal["activation", "gradient"]
+    kind: Message
     chunk: int
     """The chunk that sends."""
     micro_batch: int

@@ -10,7 +10,7 @@ from partitioner.simulate.instructions import Compute, Transfer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from partitioner.simulate.instructions import Schedule
+    from partitioner.simulate.instructions import Message, Schedule
     from partitioner.simulate.price import PipelinePrice
 
 __all__ = ["require_sound"]
@@ -86,7 +86,8 @@ def _transfer_faults(schedule: Schedule) -> Iterator[str]:
         made: set[Transfer] = set()
         for step in steps:
             if isinstance(step, Compute):
-                kind = "activation" if step.kind == "forward" else "gradient"
+                forward = step.kind == "forward"
+                kind: Message = "activation" if forward else "gradient"
                 made.add(Transfer(kind, step.chunk, step.micro_batch))
                 continue
             for transfer in step.transfers:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from partitioner.simulate.instructions import Pass
+    from partitioner.simulate.instructions import Message, Pass
 
 __all__ = ["Event", "RankUse", "Simulation"]
 
@@ -15,7 +15,7 @@ class Event(NamedTuple):
     """Something that kept a rank busy."""
 
     rank: int
-    kind: Pass | Literal["activation", "gradient"]
+    kind: Pass | Message
     """A pass, or a message that the rank waited for."""
     chunk: int
     """Of a message: the chunk that sent it."""
