@@ -108,7 +108,7 @@ def main() -> None:
 )
 @click.option("--timeline", is_flag=True, help="Also draw one simulated step.")
 @click.option(
-    "--compare", is_flag=True, help="Also score the cuts of DeepSpeed's own methods."
+    "--compare", is_flag=True, help="Also score the splits of DeepSpeed's own methods."
 )
 @click.option(
     "--explain",

@@ -265,7 +265,7 @@ def test_inspect_shows_what_else_was_asked_for(target: str, tmp_path: Path) -> N
     assert max(map(len, lines)) <= 80
     rows = [line for line in lines if line.startswith("rank ")]
     assert [row.split()[1] for row in rows] == ["0", "1"]
-    for title in ("Other cuts of the same model", "What limits this plan"):
+    for title in ("Other splits of the same model", "What limits this plan"):
         assert title in lines
     assert "solving with 3 stages" in result.stderr
     assert "solving with" not in result.stdout
@@ -279,8 +279,8 @@ def test_json_holds_what_else_was_asked_for(target: str) -> None:
     result = run("inspect", target, "--device", "cpu", *flags)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    cuts = {cut["name"]: cut for cut in document["comparison"]["cuts"]}
-    assert cuts["this plan"]["simulated_s"] == document["simulation"]["step_s"]
+    splits = {split["name"]: split for split in document["comparison"]["splits"]}
+    assert splits["this plan"]["simulated_s"] == document["simulation"]["step_s"]
     assert len(document["timeline"]["rows"]) == 2
     changes = [variant["change"] for variant in document["explanation"]["variants"]]
     assert changes == ["1 stage", "3 stages"]

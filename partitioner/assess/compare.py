@@ -1,4 +1,4 @@
-"""A plan next to cuts that other tools make, all priced and simulated alike."""
+"""A plan next to splits that other tools make, all priced and simulated alike."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from partitioner.assess.case import Case
     from partitioner.solve import Score
 
-__all__ = ["Comparison", "Cut", "compare"]
+__all__ = ["Comparison", "Split", "compare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """One way to cut the model, scored."""
+class Split:
+    """One way to put the model on stages, scored."""
 
     name: str
     stage_of: tuple[int, ...]
@@ -48,7 +48,7 @@ class Cut:
 class Comparison:
     """A plan and its rivals; the plan comes first."""
 
-    cuts: tuple[Cut, ...]
+    splits: tuple[Split, ...]
 
     def __str__(self) -> str:
         """Return the table as text."""
@@ -57,13 +57,13 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for reports and files."""
         return {
-            "cuts": [
+            "splits": [
                 {
                     name: value
-                    for name, value in asdict(cut).items()
+                    for name, value in asdict(split).items()
                     if name != "stage_of"
                 }
-                for cut in self.cuts
+                for split in self.splits
             ]
         }
 
@@ -78,7 +78,7 @@ def compare(case: Case) -> Comparison:
         case: The plan.
     """
     problem, mine = case.problem, case.assignment
-    cuts = [_scored("this plan", case, mine.stage_of, mine.recomputed)]
+    splits = [_scored("this plan", case, mine.stage_of, mine.recomputed)]
     layers = whole_layers(case.costed, problem, case.units)
     for name, cut in RIVALS.items():
         stage_of = [0] * len(problem.units)
@@ -91,17 +91,17 @@ def compare(case: Case) -> Comparison:
             unit.block >= 0 and problem.checkpointing != "none"
             for unit in problem.units
         )
-        cuts.append(_scored(name, case, stage_of, recomputed))
-    return Comparison(cuts=tuple(cuts))
+        splits.append(_scored(name, case, stage_of, recomputed))
+    return Comparison(splits=tuple(splits))
 
 
 def _scored(
     name: str, case: Case, stage_of: Sequence[int], recomputed: Sequence[bool]
-) -> Cut:
+) -> Split:
     problem = case.problem
     found = score(problem, stage_of, recomputed)
     simulated = predict(problem, stage_of, recomputed, case.options.schedule)
-    return Cut(
+    return Split(
         name=name,
         stage_of=tuple(stage_of),
         bottleneck_s=max(rank.time_s for rank in found.ranks),
@@ -115,7 +115,7 @@ def _scored(
 
 
 def _faults(case: Case, stage_of: Sequence[int], found: Score) -> Iterator[str]:
-    """Yield what keeps a cut from being trained."""
+    """Yield what keeps a split from being trained."""
     problem = case.problem
     empty = set(range(problem.stages)) - set(stage_of)
     trained = {

@@ -41,7 +41,7 @@ SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
 """(stages, micro-batches) → instruction lists."""
 
 
-@lru_cache(maxsize=4)  # a comparison simulates several cuts under one schedule
+@lru_cache(maxsize=4)  # a comparison simulates several splits under one schedule
 def schedule_for(name: str, stages: int, micro_batches: int) -> Schedule:
     """Return a schedule in which every stage is a chunk.
 

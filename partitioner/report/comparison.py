@@ -1,4 +1,4 @@
-"""A comparison's dictionary → the table of a plan and other cuts."""
+"""A comparison's dictionary → the table of a plan and other splits."""
 
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ def comparison_report(comparison: Mapping[str, Any]) -> RenderableType:
     Returns:
         A rich renderable that fits 80 columns and does not depend on colour.
     """
-    cuts = comparison["cuts"]
+    splits = comparison["splits"]
     table = Table(box=box.SIMPLE_HEAD, padding=0)
-    table.add_column("Cut", min_width=20)
+    table.add_column("Split", min_width=20)
     for heading in ("Bottleneck", "Bubble", "Memory", "Recomp.", "Step", "vs plan"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for cut in cuts:
-        table.add_row(*_cells(cut, cuts[0]["simulated_s"]))
+    for split in splits:
+        table.add_row(*_cells(split, splits[0]["simulated_s"]))
     faults = [
-        f"{cut['name']}: {'; '.join(cut['faults'])}" for cut in cuts if cut["faults"]
+        f"{split['name']}: {'; '.join(split['faults'])}"
+        for split in splits
+        if split["faults"]
     ]
     notes = [Text(f"! {fault}", style="yellow") for fault in faults]
     return Group(table, *notes, Text(_LEGEND, style="dim"))
@@ -59,17 +61,17 @@ def comparison_text(
     return to_text(comparison_report(comparison), width=width)
 
 
-def _cells(cut: Mapping[str, Any], plan_s: float) -> list[Text]:
-    slower = cut["simulated_s"] / plan_s - 1 if plan_s > 0 else 0.0
-    mark = " !" if cut["faults"] else ""
-    recompute_s = cut["recompute_s"]
+def _cells(split: Mapping[str, Any], plan_s: float) -> list[Text]:
+    slower = split["simulated_s"] / plan_s - 1 if plan_s > 0 else 0.0
+    mark = " !" if split["faults"] else ""
+    recompute_s = split["recompute_s"]
     cells = [
-        f"{cut['name']}{mark}",
-        format_seconds(cut["bottleneck_s"]),
-        format_share(cut["bubble_share"]),
-        format_bytes(cut["memory_bytes"]),
+        f"{split['name']}{mark}",
+        format_seconds(split["bottleneck_s"]),
+        format_share(split["bubble_share"]),
+        format_bytes(split["memory_bytes"]),
         format_seconds(recompute_s) if recompute_s else "–",
-        format_seconds(cut["simulated_s"]),
+        format_seconds(split["simulated_s"]),
         f"{100 * slower:+.1f} %" if slower else "–",
     ]
     return [Text(cell) for cell in cells]

@@ -34,7 +34,7 @@ def inspection_report(document: Mapping[str, Any]) -> RenderableType:
         legend = Text(timeline["legend"], style="dim")
         parts += [Text("\nOne step, simulated", style="bold"), rows, legend]
     if "comparison" in document:
-        title = Text("\nOther cuts of the same model", style="bold")
+        title = Text("\nOther splits of the same model", style="bold")
         parts += [title, comparison_report(document["comparison"])]
     if "explanation" in document:
         title = Text("\nWhat limits this plan", style="bold")

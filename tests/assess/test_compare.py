@@ -11,12 +11,12 @@ from tests.assess.cases import Tower, case_of, planned, tower
 
 
 def by_name(comparison):
-    return {cut.name: cut for cut in comparison.cuts}
+    return {split.name: split for split in comparison.splits}
 
 
 def test_the_plan_comes_first_with_its_own_numbers():
     plan = tower()
-    mine = plan.compare().cuts[0]
+    mine = plan.compare().splits[0]
 
     assert mine.name == "this plan"
     assert mine.stage_of == plan.assignment.stage_of
@@ -28,19 +28,19 @@ def test_the_plan_comes_first_with_its_own_numbers():
 
 def test_rivals_are_scored_like_the_plan_and_none_beats_its_bound():
     plan = tower()
-    for cut in plan.compare().cuts:
-        found = score(plan.problem, cut.stage_of, (False,) * len(cut.stage_of))
-        assert cut.step_s == found.step_s >= plan.bound_s
-        assert cut.bottleneck_s == max(stage.time_s for stage in found.stages)
-        assert 0 < cut.bubble_share < 1
-        assert cut.recompute_s == 0
+    for split in plan.compare().splits:
+        found = score(plan.problem, split.stage_of, (False,) * len(split.stage_of))
+        assert split.step_s == found.step_s >= plan.bound_s
+        assert split.bottleneck_s == max(stage.time_s for stage in found.stages)
+        assert 0 < split.bubble_share < 1
+        assert split.recompute_s == 0
 
 
 def test_cutting_between_layers_only_cannot_balance_a_wide_block():
-    cuts = by_name(tower().compare())
+    splits = by_name(tower().compare())
 
     for name in ("DeepSpeed uniform", "DeepSpeed parameters", "equal blocks"):
-        assert cuts[name].simulated_s > cuts["this plan"].simulated_s
+        assert splits[name].simulated_s > splits["this plan"].simulated_s
 
 
 def test_rivals_recompute_what_they_must_and_are_marked_where_nothing_helps():
@@ -62,10 +62,10 @@ def test_rivals_recompute_what_they_must_and_are_marked_where_nothing_helps():
 
 
 def test_stages_without_layers_are_a_fault():
-    cuts = by_name(tower(stages=8).compare())
+    splits = by_name(tower(stages=8).compare())
 
     assert any(
-        fault.startswith("nothing on stage") for fault in cuts["equal blocks"].faults
+        fault.startswith("nothing on stage") for fault in splits["equal blocks"].faults
     )
 
 
@@ -75,16 +75,16 @@ def test_stages_without_trainable_parameters_are_a_fault():
     frozen = [model.scale, *model.blocks[3:].parameters(), *model.norm.parameters()]
     for parameter in [*frozen, *model.head.parameters()]:
         parameter.requires_grad_(False)
-    cuts = by_name(planned(model, 3).compare())
+    splits = by_name(planned(model, 3).compare())
 
-    assert cuts["this plan"].faults == ()
+    assert splits["this plan"].faults == ()
     # The last three of its eleven layers are the norm, the scale and the head.
-    faults = cuts["DeepSpeed uniform"].faults
+    faults = splits["DeepSpeed uniform"].faults
     assert faults == ("nothing to train on stage 2",)
 
 
 def test_data_has_every_number_and_no_list_as_long_as_the_model():
-    rows = tower().compare().to_dict()["cuts"]
+    rows = tower().compare().to_dict()["splits"]
 
     assert set(rows[0]) == {
         "name",

@@ -27,7 +27,7 @@ def test_what_was_asked_for_follows_the_plan() -> None:
     document = {
         **plan_document(),
         "timeline": TIMELINE,
-        "comparison": {"cuts": []},
+        "comparison": {"splits": []},
         "explanation": explanation,
     }
     lines = to_text(inspection_report(document)).splitlines()
@@ -36,7 +36,7 @@ def test_what_was_asked_for_follows_the_plan() -> None:
         lines.index(title)
         for title in (
             "One step, simulated",
-            "Other cuts of the same model",
+            "Other splits of the same model",
             "What limits this plan",
         )
     ]
