@@ -108,7 +108,7 @@ class _Pricer:
         self._profile = profile
         self._weights = read_weights(graph)
         fused = profile.kind == "gpu"
-        self._replay = Replay(graph, fused_dropout=fused)
+        self._replay = Replay(graph, fused=fused)
         self._saved = saved_bytes(graph, self._replay, fused=fused)
         self._known: dict[object, _Price] = {}
         self._unpriced: dict[tuple[str, str], Unpriced] = {}

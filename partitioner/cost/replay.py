@@ -12,11 +12,11 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.node import map_aggregate
-from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils._pytree import tree_leaves
 
 from partitioner.capture.grouped import GroupedFakes
 from partitioner.capture.untouched import untouched
+from partitioner.cost.fused import FusedKernels
 from partitioner.cost.kernels import KernelTrace
 from partitioner.cost.leaves import ByIdentity, leaf_call, leaf_key, random_numbers
 from partitioner.cost.live import LiveBytes
@@ -80,13 +80,12 @@ class Replay:
 
     Args:
         graph: The recorded model.
-        fused_dropout: Whether the device's fused attention does dropout itself (GPUs'
-            kernels do; the CPU's does not, and falls back to separate products).
+        fused: Whether attention and dropout run as an accelerator's kernels do.
     """
 
-    def __init__(self, graph: ModelGraph, *, fused_dropout: bool) -> None:
+    def __init__(self, graph: ModelGraph, *, fused: bool) -> None:
         self._graph = graph
-        self._fused_dropout = fused_dropout
+        self._fused = fused
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._plain: dict[fx.Node, Any] = {}
 
@@ -98,9 +97,6 @@ class Replay:
             return self._stand_in(source, position[source])
 
         args, kwargs = fx.map_arg((node.args, node.kwargs), stand_in)
-        if node.target is F.scaled_dot_product_attention and self._fused_dropout:
-            args, kwargs = (*args[:4], 0.0, *args[5:])[: len(args)], dict(kwargs)
-            kwargs.pop("dropout_p", None)
         target: Any = node.target
         if node.op == "call_module":
             target = leaf_key(self._graph.model, str(target))
@@ -126,8 +122,9 @@ class Replay:
         Raises:
             Exception: Whatever the operation raises on fake tensors.
         """
+        kernels = FusedKernels() if self._fused else contextlib.nullcontext()
         with self._mode, GroupedFakes():
-            return self._traced(node, arguments, {})
+            return self._traced(node, arguments, {}, kernels)
 
     def forward(
         self, node: fx.Node, arguments: Arguments, mode: AbstractContextManager[Any]
@@ -140,7 +137,7 @@ class Replay:
         region, copied = info(node).region, bool(info(node).writes)
         made: dict[Slot, torch.Tensor] = {}
         held: list[torch.Tensor] = []
-        with self._mode, _quiet(), _modes(region):
+        with self._mode, GroupedFakes(), _quiet(), _modes(region):
             make = _maker([], copy=copied, examples={}, made=made)
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             call = self._callable(node, [], held)
@@ -159,7 +156,7 @@ class Replay:
         examples = dict(enumerate(map(self._example, node.all_input_nodes)))
         with untouched(self._graph.model):
             torch.manual_seed(0)
-            return self._traced(node, arguments, examples)
+            return self._traced(node, arguments, examples, contextlib.nullcontext())
 
     def _example(self, source: fx.Node) -> torch.Tensor | None:
         """Return the example's tensor if ``source`` is an input of the model."""
@@ -176,6 +173,7 @@ class Replay:
         node: fx.Node,
         arguments: Arguments,
         examples: Mapping[int, torch.Tensor | None],
+        kernels: AbstractContextManager[Any],
     ) -> NodeTrace:
         forward, backward, live = KernelTrace(), KernelTrace(), LiveBytes()
         facts = info(node)
@@ -184,7 +182,7 @@ class Replay:
             make = _maker(leaves, copy=bool(facts.writes), examples=examples)
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             call = self._callable(node, leaves)
-            with forward:
+            with forward, kernels:
                 result = call(*args, **kwargs)
         if any(meta.requires_grad for meta in facts.outputs):
             with _quiet(), live, backward:

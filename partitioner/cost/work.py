@@ -31,7 +31,7 @@ class Work:
     def __init__(self, graph: ModelGraph, *, compiled: bool) -> None:
         self._graph = graph
         self._compiled = compiled
-        self._replay = Replay(graph, fused_dropout=False)
+        self._replay = Replay(graph, fused=False)
         self._nodes: dict[fx.Node, str] = {}
 
     def of_node(self, node: fx.Node) -> str:

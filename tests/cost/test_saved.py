@@ -264,3 +264,50 @@ def test_each_memory_is_kept_once_however_many_read_it():
 
     kept = {info(n).id: c.saved_bytes for n, c in costed.costs.items() if c.saved_bytes}
     assert list(kept.values()) == [2 * 80, 80, 2 * 80]
+
+
+class Grouped(nn.Module):
+    """Four heads that share two keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q = nn.Linear(HIDDEN, HIDDEN)
+        self.kv = nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, x):
+        q = self.q(x).unflatten(-1, (4, -1)).transpose(1, 2)
+        k, v = self.kv(x).unflatten(-1, (2, 2, -1)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def test_what_no_kernel_takes_is_products_and_keeps_the_matrix():
+    def attention(dtype):
+        costed = priced(Grouped(), torch.randn(BATCH, LENGTH, HIDDEN), dtype=dtype)
+        (cost,) = [
+            cost
+            for node, cost in costed.costs.items()
+            if node.target is F.scaled_dot_product_attention
+        ]
+        return cost
+
+    half, full = attention(torch.bfloat16), attention(torch.float32)
+    assert half.saved_bytes < 2 * MATRIX  # q, k, v and the result are less than it
+    assert full.saved_bytes > 4 * MATRIX
+    # A fused backward computes the matrix again; products kept it.
+    assert half.backward_flops == 5 * half.forward_flops // 2
+    assert full.backward_flops == 2 * full.forward_flops == 2 * half.forward_flops
+
+
+def test_dropout_is_one_kernel_on_an_accelerator():
+    costs = [
+        cost
+        for device in ("cpu", "h100")
+        for node, cost in priced(
+            nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), torch.randn(9, 8), device
+        ).costs.items()
+        if node.target == "1"
+    ]
+
+    read, written, mask = 2 * 72, 2 * 72, 72
+    assert costs[1].forward_bytes == read + written + mask
+    assert costs[0].forward_bytes > costs[1].forward_bytes
