@@ -29,8 +29,9 @@ from partitioner.errors import (
 from partitioner.version import __version__
 
 if TYPE_CHECKING:
-    from partitioner.api import inspect_model, partition
+    from partitioner.api import inspect_model, measure_model, partition
     from partitioner.cost.given import Cost
+    from partitioner.cost.measurements import Measurements
     from partitioner.cost.profiles import DeviceProfile
     from partitioner.plan import Plan
     from partitioner.verify import Verification
@@ -46,6 +47,7 @@ __all__ = [
     "ExampleInputsError",
     "ForwardError",
     "InfeasibleError",
+    "Measurements",
     "MemoryLimitError",
     "OptionError",
     "PartitionerError",
@@ -57,15 +59,18 @@ __all__ = [
     "Verification",
     "__version__",
     "inspect_model",
+    "measure_model",
     "partition",
 ]
 
 _LAZY = {
     "Cost": "partitioner.cost.given",
     "DeviceProfile": "partitioner.cost.profiles",
+    "Measurements": "partitioner.cost.measurements",
     "Plan": "partitioner.plan",
     "Verification": "partitioner.verify",
     "inspect_model": "partitioner.api",
+    "measure_model": "partitioner.api",
     "partition": "partitioner.api",
 }
 

@@ -11,10 +11,11 @@ from partitioner.capture import capture
 from partitioner.cost import (
     Cost,
     DeviceProfile,
+    Measurements,
+    PriceSource,
     find_given,
-    price,
+    measure,
     problem_for,
-    resolve,
     with_given,
 )
 from partitioner.cost.memory import optimizer_states
@@ -25,6 +26,7 @@ from partitioner.report import plan_text
 from partitioner.solve import solve
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
 
     from torch import nn
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from partitioner.capture.patterns import Pattern
     from partitioner.solve.problem import Checkpointing
 
-__all__ = ["inspect_model", "partition"]
+__all__ = ["inspect_model", "measure_model", "partition"]
 
 
 def partition(
@@ -58,6 +60,7 @@ def partition(
     equal_stages: Sequence[Pattern] = (),
     objective: str = "step",
     devices: Sequence[Mapping[str, Any]] = (),
+    measurements: Measurements | str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Cut a model into balanced pipeline stages.
 
@@ -71,8 +74,9 @@ def partition(
             ``dummy_inputs``.
         micro_batches: Micro-batches of one step; None: four times the stages.
         device: What to price for: a profile's name (``"h100"``, ``"a100-80g"``), its
-            file (``"mine.toml"``) or a ``DeviceProfile``; None: the accelerator
-            present, else the CPU.
+            file (``"mine.toml"``) or a ``DeviceProfile``; ``"measure"``: time the
+            model's parts on the accelerator present, else the CPU; None: that
+            device's profile, or the one of ``measurements``.
         memory_limit: Memory of one stage in bytes or like ``"24GiB"``; None: the
             device's.
         dtype: Floating dtype the engine will train in; None: the model's.
@@ -97,12 +101,14 @@ def partition(
             stage.
         devices: Where stages run on unequal devices, one mapping for each: ``speed``
             relative to ``device``, and ``memory_limit``.
+        measurements: What ``partitioner measure`` timed on the device, or its file.
 
     Returns:
         The plan, which knows its bound and its gap.
 
     Raises:
         OptionError: An argument is out of range.
+        CostError: The measurements cannot be read, or not be taken.
         CaptureError: The forward cannot be recorded (its subclasses say why).
         InfeasibleError: No plan obeys the limits.
     """
@@ -120,9 +126,9 @@ def partition(
         devices=devices,
     )
     optimizer_states(options.optimizer)
-    profile = resolve(device)
+    source = PriceSource.of(device, measurements)
     if options.memory_limit_bytes is None:
-        options = replace(options, memory_limit_bytes=profile.memory_bytes)
+        options = replace(options, memory_limit_bytes=source.profile.memory_bytes)
     graph = capture(
         model,
         example_inputs,
@@ -134,7 +140,7 @@ def partition(
         equal_stages=equal_stages,
     )
     given = find_given(graph, costs or {})
-    costed = with_given(price(graph, profile=profile), given)
+    costed = with_given(source.price(graph), given)
     statement, units = problem_for(costed, options)
     assignment = solve(
         statement,
@@ -163,6 +169,33 @@ def inspect_model(model: nn.Module, stages: int, **options: Any) -> str:
         PartitionerError: As for :func:`partition`.
     """
     return plan_text(partition(model, stages, **options).to_dict())
+
+
+def measure_model(
+    model: nn.Module,
+    *,
+    example_inputs: Any = None,
+    dtype: torch.dtype | str | None = None,
+    device: str | None = None,
+    compiled: bool = False,
+) -> Measurements:
+    """Time the parts of a model here, to plan with them anywhere.
+
+    Args:
+        model: As for :func:`partition`.
+        example_inputs: As for :func:`partition`.
+        dtype: As for :func:`partition`.
+        device: ``"cuda"`` or ``"cpu"``; None: the GPU that is present, else the CPU.
+        compiled: Repeated modules will run under ``torch.compile``.
+
+    Returns:
+        The timings, for ``partition(measurements=...)`` or :meth:`Measurements.save`.
+
+    Raises:
+        PartitionerError: The model cannot be recorded, or the device is not known.
+    """
+    graph = capture(model, example_inputs, dtype=_as_dtype(dtype))
+    return measure(graph, device=device, compiled=compiled)
 
 
 def _as_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:

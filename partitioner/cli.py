@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from partitioner.plan import Plan
     from partitioner.plan_costs import By, Sort
+    from partitioner.targets import Target
 
 __all__ = ["main"]
 
@@ -180,19 +181,88 @@ def verify(target: str, *, as_json: bool, **options: Any) -> None:
         sys.exit(1)
 
 
+@main.command()
+@click.argument("target", metavar="[TARGET]", required=False)
+@click.option(
+    "--dtype",
+    metavar="DTYPE",
+    show_default="the model's",
+    help="Dtype to run in, like bfloat16.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cuda", "cpu"]),
+    show_default="cuda if there is one",
+    help="Where to run.",
+)
+@click.option(
+    "--compile", "compiled", is_flag=True, help="Time layers under torch.compile."
+)
+@file_option("-o", "--output", text="Write the timings of TARGET's parts to FILE.")
+@file_option("--profile", text="Write a device profile of this machine to FILE.")
+def measure(
+    target: str | None,
+    *,
+    dtype: str | None,
+    device: str | None,
+    compiled: bool,
+    output: Path | None,
+    profile: Path | None,
+) -> None:
+    """Time TARGET's distinct operations and layers on this machine's device.
+
+    `inspect --measurements FILE` plans with them on any machine.
+    """
+    if bool(target) != bool(output) or not (output or profile):
+        message = "give TARGET with -o FILE, or --profile FILE, or all"
+        raise click.UsageError(message)
+    if output:
+        with _opened(str(target)) as found:
+            from partitioner.api import measure_model
+
+            timings = measure_model(
+                found.model,
+                example_inputs=found.example_inputs,
+                dtype=dtype,
+                device=device,
+                compiled=compiled,
+            )
+        timings.save(output)
+        click.echo(f"{timings.summary}, written to {output}", err=True)
+    if profile:
+        _write_profile(profile, device)
+
+
+def _write_profile(path: Path, device: str | None) -> None:
+    from partitioner.cost.measure.machine import machine_profile
+
+    with _status("timing typical kernels"):
+        found = machine_profile(device)
+    found.save(path)
+    click.echo(f"profile of {found.name} written to {path}", err=True)
+
+
 @contextmanager
-def _planned(target: str, options: Mapping[str, Any]) -> Iterator[Plan]:
-    """Load the target and plan it; whatever is printed meanwhile goes to stderr."""
+def _opened(target: str) -> Iterator[Target]:
+    """Load the target; whatever is printed meanwhile goes to stderr."""
     with redirect_stdout(sys.stderr):
-        from partitioner.api import partition
         from partitioner.targets import open_target
 
         with open_target(target) as found:
-            with _status(f"planning {found.name}"):
-                plan = partition(
-                    found.model, example_inputs=found.example_inputs, **options
-                )
-            yield plan
+            yield found
+
+
+@contextmanager
+def _planned(target: str, options: Mapping[str, Any]) -> Iterator[Plan]:
+    """Load the target and plan it; whatever is printed meanwhile goes to stderr."""
+    with _opened(target) as found:
+        from partitioner.api import partition
+
+        with _status(f"planning {found.name}"):
+            plan = partition(
+                found.model, example_inputs=found.example_inputs, **options
+            )
+        yield plan
 
 
 def _status(message: str) -> AbstractContextManager[Any]:

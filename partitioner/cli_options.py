@@ -47,7 +47,14 @@ _PLANNING = (
         "--device",
         show_default="the accelerator present, else cpu",
         metavar="NAME",
-        help="Profile to price for: cpu, a100-80g, h100, …, or a .toml or .json file.",
+        help="Profile to price for: cpu, a100-80g, h100, …, or a .toml or .json file; "
+        "measure: time the model's parts here.",
+    ),
+    click.option(
+        "--measurements",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Price by what `partitioner measure` wrote.",
     ),
     click.option(
         "--memory-limit",

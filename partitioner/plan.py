@@ -16,9 +16,10 @@ from partitioner.emit import Layers, Placement, emit
 from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
 from partitioner.emit.ds_config import ds_config
 from partitioner.errors import EmitError
+from partitioner.files import write_whole
 from partitioner.graph import ModelGraph, info
 from partitioner.plan_costs import DEPTH, By, Sort, breakdown
-from partitioner.plan_file import load_plan, payload, save_plan, write_whole
+from partitioner.plan_file import load_plan, payload, save_plan
 from partitioner.plan_view import StagePlan, plan_dict, stage_plans
 from partitioner.report import plan_text
 from partitioner.simulate import chrome_trace, grid

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import nn
 
 from partitioner.capture import capture
 from partitioner.capture.inputs import CallArguments
-from partitioner.cost import DeviceProfile, price, problem_for, with_given
+from partitioner.cost import DeviceProfile, Measurements, price, problem_for, with_given
 from partitioner.cost.given import GivenCost
 from partitioner.errors import (
     CaptureError,
@@ -23,6 +22,7 @@ from partitioner.errors import (
     PartitionerError,
     PlanMismatchError,
 )
+from partitioner.files import write_whole
 from partitioner.graph import ModelGraph, info
 from partitioner.options import Options
 from partitioner.solve import Assignment, check
@@ -30,7 +30,7 @@ from partitioner.solve import Assignment, check
 if TYPE_CHECKING:
     from partitioner.plan import Plan
 
-__all__ = ["load_plan", "payload", "save_plan", "write_whole"]
+__all__ = ["load_plan", "payload", "save_plan"]
 
 SCHEMA_VERSION = 1
 KIND = "fx-partitioner plan"
@@ -62,9 +62,11 @@ def save_plan(plan: Plan, path: str | Path) -> None:
             cannot be written.
     """
     args, kwargs = plan.graph.example
+    timings = plan.costed.measurements
     content = {
         **plan.to_dict(),
         "profile": asdict(plan.costed.profile),
+        "measurements": timings and timings.to_dict(),
         "example": {
             "args": [_encode(value) for value in args],
             "kwargs": {name: _encode(value) for name, value in kwargs.items()},
@@ -72,36 +74,6 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     }
     text = json.dumps(content, indent=2, ensure_ascii=False)
     write_whole(path, text + "\n", "the plan")
-
-
-def write_whole(path: str | Path, text: str, what: str) -> None:
-    """Write a file; an existing one is replaced only when all is written.
-
-    Args:
-        path: Where to.
-        text: What to write.
-        what: What it is, for the error.
-
-    Raises:
-        PartitionerError: The file cannot be written.
-    """
-    target = Path(path)
-    try:
-        _replace(target, text)
-    except OSError as error:
-        message = f"{what} could not be written to {target}: {error.strerror}"
-        raise PartitionerError(message, hint="is the folder there?") from error
-
-
-def _replace(target: Path, text: str) -> None:
-    """Write next to the file first, then take its place, readable as the umask says."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _encode(value: Any) -> Any:
@@ -202,7 +174,13 @@ def _bind(content: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     if graph.fingerprint != provenance["fingerprint"]:
         raise _other_model(content, model, _difference(content, graph))
     options = _options(content["options"])
-    priced = price(graph, profile=DeviceProfile(**content["profile"]))
+    timings = content["measurements"]
+    priced = price(
+        graph,
+        profile=DeviceProfile(**content["profile"]),
+        measurements=timings
+        and Measurements.from_dict(timings, where="the plan file's measurements"),
+    )
     costed = with_given(priced, map(GivenCost.from_dict, content["costs"]))
     statement, units = problem_for(costed, options)
     again = set(content["recomputed_units"])

@@ -234,8 +234,17 @@ def _provenance(plan: Plan) -> dict[str, Any]:
         "proof": plan.assignment.proof,
         "solve_s": plan.assignment.solve_s,
         "profile": plan.costed.profile.name,
+        "prices": _prices(plan.costed),
         "dtype": str(plan.graph.dtype).removeprefix("torch."),
     }
+
+
+def _prices(costed: CostedGraph) -> str:
+    """Say in words where the seconds come from."""
+    if costed.measurements is None:
+        return f"{costed.profile.name}'s profile"
+    share = f"{costed.measured_share:.0%} of the time"
+    return f"measured on {costed.measurements.source}: {share}"
 
 
 def _input(spec: InputSpec) -> dict[str, Any]:

@@ -41,16 +41,19 @@ ERRORS = {
 NAMES = ERRORS | {
     "Cost",
     "DeviceProfile",
+    "Measurements",
     "Plan",
     "Verification",
     "__version__",
     "inspect_model",
+    "measure_model",
     "partition",
 }
 PLANNING_OPTIONS = {
     "--stages",
     "--micro-batches",
     "--device",
+    "--measurements",
     "--memory-limit",
     "--dtype",
     "--optimizer",
@@ -114,6 +117,7 @@ def test_parameters_of_partition() -> None:
         "equal_stages",
         "objective",
         "devices",
+        "measurements",
     ]
     kinds = {p.kind for name, p in list(parameters.items())[2:]}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}

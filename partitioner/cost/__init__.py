@@ -7,6 +7,7 @@ from partitioner.cost.measure import measure
 from partitioner.cost.measurements import Measurements
 from partitioner.cost.pricing import price
 from partitioner.cost.profiles import DeviceProfile, resolve
+from partitioner.cost.source import PriceSource
 from partitioner.cost.statement import problem, problem_for
 from partitioner.cost.units import Units, units
 
@@ -14,6 +15,7 @@ __all__ = [
     "Cost",
     "DeviceProfile",
     "Measurements",
+    "PriceSource",
     "Units",
     "find_given",
     "measure",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from partitioner.cost.profile_file import read_fields
 from partitioner.errors import OptionError
+from partitioner.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,6 +124,19 @@ class DeviceProfile:
             return cls(**fields)
         except OptionError as error:
             raise OptionError(f"{path}: {error.message}", hint=error.hint) from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON, for :meth:`load`.
+
+        Raises:
+            OptionError: The file's name does not end in ``.json``.
+            PartitionerError: The file cannot be written.
+        """
+        if Path(path).suffix != ".json":
+            message = f"a device profile is written as JSON, not to {path}"
+            raise OptionError(message, hint="give it a name that ends in .json")
+        text = json.dumps(asdict(self), indent=2, ensure_ascii=False)
+        write_whole(path, text + "\n", "the device profile")
 
     def flops_per_s(self, dtype: str, operator_class: OperatorClass) -> float:
         """Return the reachable FLOP/s; unknown dtypes compute at float32's rate."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from partitioner.cost.device import DeviceProfile
 from partitioner.errors import CostError, OptionError
+from partitioner.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -78,6 +79,16 @@ class Measurements:
         how = ", compiled" if self.compiled else ""
         return f"{self.device_name} (torch {self.torch_version}{how})"
 
+    @property
+    def summary(self) -> str:
+        """What was timed, where, and what could not be, in words."""
+        text = (
+            f"{len(self.nodes)} operations and {len(self.blocks)} layers timed on "
+            f"{self.source}"
+        )
+        failed = [f"{name.split()[0]} ({why})" for name, why in self.failed.items()]
+        return f"{text}; not timed: {', '.join(failed)}" if failed else text
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         return {
@@ -129,18 +140,10 @@ class Measurements:
         """Write JSON; an existing file is replaced as a whole.
 
         Raises:
-            CostError: The file cannot be written.
+            PartitionerError: The file cannot be written.
         """
-        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
-        target = Path(path)
-        temporary = target.with_name(f".{target.name}.part")
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(target)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            message = f"measurements could not be written to {target}: {error.strerror}"
-            raise CostError(message, hint="is the folder there?") from error
+        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
+        write_whole(path, text + "\n", "measurements")
 
     @classmethod
     def load(cls, path: str | Path) -> Measurements:

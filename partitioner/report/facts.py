@@ -60,6 +60,7 @@ def _facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
     yield "bottleneck", [_bottleneck(stages[plan["bottleneck_stage"]])]
     yield "bubble", [_bubble(plan)]
     yield "gap", [_gap(plan)]
+    yield "prices", [str(plan["provenance"]["prices"])]
     yield "solver", [_solver(plan["provenance"])]
     many = [
         ("checkpointed", [_checkpointed(s) for s in stages if s["checkpointed"]]),

@@ -6,7 +6,7 @@ import pytest
 
 from partitioner.cost import Measurements, resolve
 from partitioner.cost.measurements import Timing
-from partitioner.errors import CostError
+from partitioner.errors import CostError, PartitionerError
 
 
 def some() -> Measurements:
@@ -70,5 +70,5 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(CostError, match="could not be written"):
+    with pytest.raises(PartitionerError, match="could not be written"):
         some().save(tmp_path / "none" / "costs.json")

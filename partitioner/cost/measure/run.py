@@ -11,7 +11,7 @@ from rich.progress import track
 
 from partitioner.cost.blocks import block_spans
 from partitioner.cost.measure.calls import Calls
-from partitioner.cost.measure.store import Store, device_name
+from partitioner.cost.measure.store import Store, device_here, device_name
 from partitioner.cost.measure.timing import Timer
 from partitioner.cost.measure.values import Values
 from partitioner.cost.measurements import Measurements, Timing
@@ -56,9 +56,9 @@ def measure(
 
     Raises:
         OptionError: No profile is known for the device.
-        CostError: The cache cannot be written.
+        PartitionerError: The cache cannot be written.
     """
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = device_here(device)
     store = Store(place, compiled=compiled, folder=cache_folder)
     known = store.load() or Measurements(
         profile=resolve("cpu" if place.type == "cpu" else "cuda"),

@@ -15,7 +15,12 @@ from partitioner.errors import CostError
 if TYPE_CHECKING:
     import os
 
-__all__ = ["Store", "device_name"]
+__all__ = ["Store", "device_here", "device_name"]
+
+
+def device_here(device: str | torch.device | None) -> torch.device:
+    """Return the device to time on; None: the GPU that is present, else the CPU."""
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def device_name(device: torch.device) -> str:
@@ -60,7 +65,7 @@ class Store:
         """Write the file.
 
         Raises:
-            CostError: It cannot be written.
+            PartitionerError: It cannot be written.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

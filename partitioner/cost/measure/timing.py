@@ -59,6 +59,7 @@ class Timer:
         self._on_gpu = device.type == "cuda"
         size = _CACHE_BYTES if self._on_gpu else 0
         self._cache = torch.empty(size, dtype=torch.uint8, device=device)
+        self._gradients: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
         self._idle = Timing(forward_s=0.0)
         self._idle = self.time(_idle_call(device), alone=True)
 
@@ -74,6 +75,7 @@ class Timer:
         Raises:
             Exception: Whatever the call raises.
         """
+        self._gradients.clear()
         backward = bool(call.leaves)
         samples = list(self._samples(call, alone=alone, backward=backward))
         forward_s = statistics.median(sample[0] for sample in samples)
@@ -113,8 +115,6 @@ class Timer:
 
     def _once(self, call: Call, *, cold: bool, backward: bool) -> tuple[Any, ...]:
         inputs = call.inputs()
-        for leaf in call.leaves:
-            leaf.grad = None
         self._flush(cold=cold)
         with torch.set_grad_enabled(backward):
             before = self._mark()
@@ -123,12 +123,20 @@ class Timer:
         if not backward:
             return before, middle, middle, middle
         roots = [one for one in tree_leaves(result) if _trains(one)]
-        gradients = [torch.ones_like(root) for root in roots]
+        gradients = [self._gradient(root) for root in roots]
         self._flush(cold=cold)
         between = self._mark()
         if roots:
-            torch.autograd.backward(roots, gradients)
+            # Not backward(): that copies gradients which no engine would copy.
+            torch.autograd.grad(roots, call.leaves, gradients, allow_unused=True)
         return before, middle, between, self._mark()
+
+    def _gradient(self, root: Tensor) -> Tensor:
+        """Return random numbers like ``root``: constant data draws less power."""
+        key = (tuple(root.shape), root.dtype)
+        if key not in self._gradients:
+            self._gradients[key] = torch.randn_like(root)
+        return self._gradients[key]
 
     def _flush(self, *, cold: bool) -> None:
         if cold:
