@@ -46,6 +46,7 @@ def plan_document(**changes: Any) -> dict[str, Any]:
             "proof": "solved to the target",
             "solve_s": 0.71,
             "profile": "h100-80g",
+            "prices": "h100-80g's profile",
             "dtype": "float32",
         },
         "options": {
