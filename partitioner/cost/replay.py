@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,15 +14,16 @@ from torch.utils._pytree import tree_leaves
 
 from partitioner.capture.grouped import GroupedFakes
 from partitioner.capture.untouched import untouched
+from partitioner.cost.contexts import quiet, recorded_modes
 from partitioner.cost.fused import FusedKernels
 from partitioner.cost.kernels import KernelTrace
 from partitioner.cost.leaves import ByIdentity, leaf_call, leaf_key, random_numbers
 from partitioner.cost.live import LiveBytes
 from partitioner.cost.units import used_results
-from partitioner.graph import Region, TensorMeta, info
+from partitioner.graph import TensorMeta, info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from partitioner.graph import ModelGraph
@@ -137,7 +136,7 @@ class Replay:
         region, copied = info(node).region, bool(info(node).writes)
         made: dict[Slot, torch.Tensor] = {}
         held: list[torch.Tensor] = []
-        with self._mode, GroupedFakes(), _quiet(), _modes(region):
+        with self._mode, GroupedFakes(), quiet(), recorded_modes(region):
             make = _maker([], copy=copied, examples={}, made=made)
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             call = self._callable(node, [], held)
@@ -178,14 +177,14 @@ class Replay:
         forward, backward, live = KernelTrace(), KernelTrace(), LiveBytes()
         facts = info(node)
         leaves: list[torch.Tensor] = []
-        with _quiet(), _modes(facts.region):
+        with quiet(), recorded_modes(facts.region):
             make = _maker(leaves, copy=bool(facts.writes), examples=examples)
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             call = self._callable(node, leaves)
             with forward, kernels:
                 result = call(*args, **kwargs)
         if any(meta.requires_grad for meta in facts.outputs):
-            with _quiet(), live, backward:
+            with quiet(), live, backward:
                 _run_backward(result, leaves, used_results(node))
         return NodeTrace(
             forward=forward, backward=backward, backward_peak_bytes=live.peak_bytes
@@ -278,30 +277,6 @@ def _run_backward(
         return
     gradients = [torch.empty_like(output) for output in outputs]
     torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch from saying again what the recording has already made it say."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    was_disabled, logger.disabled = logger.disabled, True
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.disabled = was_disabled
-
-
-@contextlib.contextmanager
-def _modes(region: Region) -> Iterator[None]:
-    """Enter the modes that were on when the node was recorded."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.set_grad_enabled(region.grad_enabled))
-        for _, dtype in region.autocast:
-            # Fake tensors are on the CPU, whichever device the cast was meant for.
-            stack.enter_context(torch.autocast("cpu", dtype=dtype))
-        yield
 
 
 def _frozen(value: Any) -> Any:
