@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from partitioner.solve.problem import Assignment, Problem
 
-__all__ = ["check"]
+__all__ = ["check", "rule_faults"]
 
 
 def check(problem: Problem, assignment: Assignment) -> list[str]:
@@ -33,14 +33,21 @@ def check(problem: Problem, assignment: Assignment) -> list[str]:
         return [f"a stage lies outside 0..{problem.stages - 1}"]
     found = recount(problem, assignment.stage_of, assignment.recomputed)
     return [
-        *_order_faults(problem, assignment),
-        *_pin_faults(problem, assignment),
-        *_trainable_faults(problem, assignment),
+        *rule_faults(problem, assignment),
         *_block_faults(problem, assignment),
-        *_constraint_faults(problem, assignment),
         *_memory_faults(problem, found),
         *_objective_faults(problem, assignment, found),
         *_score_faults(problem, assignment, found),
+    ]
+
+
+def rule_faults(problem: Problem, assignment: Assignment) -> list[str]:
+    """List the rules on the stages alone that an assignment breaks."""
+    return [
+        *_order_faults(problem, assignment),
+        *_pin_faults(problem, assignment),
+        *_trainable_faults(problem, assignment),
+        *_constraint_faults(problem, assignment),
     ]
 
 

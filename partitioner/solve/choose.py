@@ -10,8 +10,8 @@ from partitioner.solve.ask import Settings
 from partitioner.solve.backends import require_solver
 from partitioner.solve.check import check
 from partitioner.solve.conflicts import conflict_error
+from partitioner.solve.narrow import Search
 from partitioner.solve.problem import Assignment
-from partitioner.solve.search import Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from partitioner.errors import ConflictError, InfeasibleError, OptionError
-from partitioner.solve.search import Search
+from partitioner.solve.narrow import Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

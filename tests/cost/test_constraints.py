@@ -70,9 +70,7 @@ def test_the_bottleneck_is_the_objective_on_request():
 
 
 def test_a_plan_with_wishes_comes_back_from_its_file(tmp_path):
-    found = plan(
-        pin={"5": 0}, equal_stages=["2", "6"], devices=[{"speed": 2.0}, {}]
-    )
+    found = plan(pin={"5": 0}, equal_stages=["2", "6"], devices=[{"speed": 2.0}, {}])
     found.save(tmp_path / "plan.json")
     again = type(found).load(tmp_path / "plan.json", found.graph.model)
     assert again.problem == found.problem

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 from partitioner.solve.ask import TOLERANCE, ask_program
 from partitioner.solve.bounds import least_objective, longest_below
 from partitioner.solve.candidates import Candidate, Laid, candidate_of, slice_orders
+from partitioner.solve.check import rule_faults
 from partitioner.solve.contract import contract, contract_dear
 from partitioner.solve.feasible import require_stages
+from partitioner.solve.floating import solve_without_floating
 from partitioner.solve.ideals import solve_by_ideals
 from partitioner.solve.memory_advice import memory_error
+from partitioner.solve.problem import Assignment
 from partitioner.solve.recompute import forced
 from partitioner.solve.windows import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from partitioner.solve.ask import Settings
     from partitioner.solve.groups import Groups
@@ -200,11 +203,46 @@ class Search:
             contract_dear(laid.groups, target_s), target_s, self.settings.deadline
         )
         if exact is None:
-            return self._ask(laid, groups, best_s * (1 - share), left_s)
+            return self._below_without_floating(best_s) or self._ask(
+                laid, groups, best_s * (1 - share), left_s
+            )
         self._raise_bound(exact.bound_s, exact.rule)
         if exact.stage_of is None:
             return None, exact.bound_s >= best_s * (1 - share) * (1 - TOLERANCE)
         return candidate_of(self.problem, exact.stage_of, "order-dp"), False
+
+    def _below_without_floating(
+        self, best_s: float
+    ) -> tuple[Candidate | None, bool] | None:
+        """As `_below`, by a relaxation; None if it does not help."""
+        target_s = best_s * (1 + TOLERANCE)
+        bound_s = self.bound_s
+        deadline = self.settings.deadline
+        relaxed = solve_without_floating(self.problem, target_s, deadline)
+        if relaxed is None:
+            return None
+        self._raise_bound(relaxed.bound_s, relaxed.rule)
+        found = None
+        if relaxed.stage_of is not None and self._is_sound(relaxed.stage_of):
+            found = candidate_of(self.problem, relaxed.stage_of, "order-dp")
+        if found is not None and found.objective_s < best_s:
+            return found, False
+        if self.bound_s > bound_s and self.bound_s >= best_s * (1 - self.settings.gap):
+            return None, True
+        return None
+
+    def _is_sound(self, stage_of: Sequence[int]) -> bool:
+        """Whether a plan from a relaxation obeys what the relaxation left out."""
+        blank = Assignment(
+            stage_of=tuple(stage_of),
+            recomputed=forced(self.problem),
+            objective_s=0.0,
+            bound_s=0.0,
+            proof="",
+            solver="",
+            solve_s=0.0,
+        )
+        return not rule_faults(self.problem, blank)
 
     def _ask(
         self, laid: Laid, groups: Groups, target_s: float | None, limit_s: float
