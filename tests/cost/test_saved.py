@@ -7,7 +7,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from partitioner.capture import capture
-from partitioner.cost import price, resolve
+from partitioner.cost import price, problem, resolve
 from partitioner.graph import info
 from tests.zoo.entry import built, example
 from tests.zoo.prices import Kept
@@ -179,19 +179,20 @@ class Adapted(nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
+class AdaptedTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(32, 32, bias=False).requires_grad_(False)
+        self.first = Adapted()
+        self.middle = nn.Linear(48, 32, bias=False).requires_grad_(False)
+        self.second = Adapted()
+
+    def forward(self, x):
+        return self.second(self.middle(self.first(self.frozen(x))))
+
+
 def test_frozen_weights_owe_no_gradient_and_keep_nothing():
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.frozen = nn.Linear(32, 32, bias=False).requires_grad_(False)
-            self.first = Adapted()
-            self.middle = nn.Linear(48, 32, bias=False).requires_grad_(False)
-            self.second = Adapted()
-
-        def forward(self, x):
-            return self.second(self.middle(self.first(self.frozen(x))))
-
-    costed = priced(Model(), torch.randn(10, 32), dtype=torch.float32)
+    costed = priced(AdaptedTwice(), torch.randn(10, 32), dtype=torch.float32)
 
     by_name = {str(node.target): cost for node, cost in costed.costs.items()}
     rows = 2 * 10
@@ -207,6 +208,17 @@ def test_frozen_weights_owe_no_gradient_and_keep_nothing():
     assert kept["second.base"] == 0
     assert kept["first.down"] == kept["second.down"] == 4 * 10 * 32
     assert kept["first.up"] == kept["second.up"] == 4 * 10 * 4
+
+
+def test_frozen_weights_have_no_gradient_and_no_optimizer_state():
+    costed = priced(AdaptedTwice(), torch.randn(10, 32), dtype=torch.float32)
+
+    statement, _ = problem(costed, stages=1, micro_batches=1, optimizer="adamw")
+
+    frozen, trained = 32 * 32 + 48 * 32 + 2 * 32 * 48, 2 * (32 * 4 + 4 * 48)
+    held = sum(unit.static_bytes for unit in statement.units)
+    # Frozen: the weight. Trained: weight, gradient and Adam's two moments.
+    assert held == 4 * frozen + 4 * 4 * trained
 
 
 def really_kept(model, *example):
