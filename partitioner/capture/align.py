@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from partitioner.capture.identities import is_copy
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -36,6 +38,8 @@ class Step:
 
 def differing_modules(first: Recording, second: Recording) -> dict[str, Difference]:
     """Compare what each module's own code does, whatever the modules in it do.
+
+    Copies do not count: where only they differ, the modes can be merged.
 
     Args:
         first: One recording.
@@ -86,7 +90,7 @@ def _steps(recording: Recording) -> dict[tuple[str, int], list[Step]]:
             steps[_parent(recording, span)].append(_module_step(span))
         if index < len(recording.calls):
             call = recording.calls[index]
-            if call.kind in OPERATIONS:
+            if call.kind in OPERATIONS and not is_copy(call, recording):
                 name = getattr(call.target, "__name__", call.target)
                 step = Step(
                     (call.kind, call.target), f"{name} ({call.id})", call.source

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from partitioner.capture.identities import as_in_train_mode
 from partitioner.capture.merge import (
     MismatchError,
     check_sizes,
@@ -203,6 +204,7 @@ def record_together(session: Session, train: Recording) -> Together | None:
     try:
         shapes = _shapes(session, [(size, size.unround) for size in sizes])
         recording = session.record_at(shapes, training=False)
+        recording = as_in_train_mode(train, recording, session.model)
         compare_structure(train, recording)
     except (LeafNeeded, Exception):
         return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from partitioner.capture.align import Difference, differing_modules
 from partitioner.capture.guards import settle
+from partitioner.capture.identities import as_in_train_mode
 from partitioner.capture.inputs import forward_error
 from partitioner.capture.merge import MismatchError, merge_modes
 from partitioner.capture.operations import LeafNeeded
@@ -139,6 +140,7 @@ def _both_modes(session: Session, train: Recording) -> tuple[Recording, Recordin
     while True:
         leaves = len(session.leaves)
         evaluation = session.record(training=False)
+        evaluation = as_in_train_mode(train, evaluation, session.model)
         if leaves == len(session.leaves):
             try:
                 merge_modes(train.copy(), evaluation)

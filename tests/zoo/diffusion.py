@@ -82,8 +82,6 @@ UNET_XL = UNET | {
     "use_linear_projection": True,
 }
 """SDXL's: linear projections around attention, and further conditions."""
-JOINED = "up_blocks.{}.resnets.{}"
-"""A block that takes a skip: in train mode alone it lays its input out anew."""
 BLOCKS = (r"attn1$", r"\.ff$")
 
 
@@ -141,7 +139,6 @@ ENTRIES = (
         UNET,
         unet_inputs,
         length=6,
-        leaves={JOINED.format(up, n): MODES for up in range(2) for n in range(2)},
         through=BLOCKS,
     ),
     diffuser(
@@ -150,7 +147,6 @@ ENTRIES = (
         UNET_XL,
         unet_xl_inputs,
         length=7,
-        leaves={JOINED.format(0, n): MODES for n in range(2)},
         through=BLOCKS,
     ),
     diffuser(
