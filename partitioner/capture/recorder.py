@@ -14,6 +14,7 @@ from partitioner.capture.counters import set_attributes
 from partitioner.capture.dispatch import FakeDispatch, OperatorWatch
 from partitioner.capture.frames import Frame, forward_source, user_source
 from partitioner.capture.functions import tensors_in
+from partitioner.capture.idle import CountersChanged
 from partitioner.capture.leaves import Known, is_leaf, run_for_real, why_whole
 from partitioner.capture.modes import (
     current_region,
@@ -42,10 +43,6 @@ __all__ = ["Recorder"]
 
 Run = Callable[[Any, Any], Any]
 
-COUNTER_HINT = (
-    "count in a registered buffer (self.steps += 1), or in a submodule of its own, "
-    "which runs as a whole with its Python state"
-)
 SWAP_HINT = (
     "call the operation (torch.nn.functional.linear) on the tensor instead of the "
     "module, or do it in a submodule of its own"
@@ -60,6 +57,9 @@ class Recorder(OperationRecorder):
         fakes: Those fakes.
         leaves: Paths of modules that must not be recorded through.
     """
+
+    idle_counters: frozenset[str] = frozenset()
+    """Attributes that the forward may change, since it does nothing by them."""
 
     # -- modules ----------------------------------------------------------------------
 
@@ -93,11 +93,11 @@ class Recorder(OperationRecorder):
 
     def _check_counters(self, module: nn.Module, path: str) -> None:
         """Refuse plain attributes below ``module`` that a forward has changed."""
-        changed = self.counters.changed(module)
-        if changed:
-            names = [f"{path}.{name}" if path else name for name in changed[:3]]
-            reason = f"it changes {', '.join(names)}, which its next forward sees"
-            raise self._leaf_needed(reason, COUNTER_HINT)
+        below = self.counters.changed(module)
+        changed = {f"{path}.{name}" if path else name: None for name in below}
+        names = [name for name in changed if name not in self.idle_counters]
+        if names:
+            raise CountersChanged(self.frames[-1].path, names, user_source())
 
     def _call_leaf(
         self, run: Run, module: nn.Module, frame: Frame, args: Any, kwargs: Any

@@ -17,6 +17,7 @@ from partitioner.capture.fakes import (
     make_fake,
 )
 from partitioner.capture.frames import forward_source
+from partitioner.capture.idle import CountersChanged, idle_counters, idle_note
 from partitioner.capture.operations import LeafNeeded
 from partitioner.capture.prune import prune
 from partitioner.capture.recorder import Recorder
@@ -60,6 +61,8 @@ class Session:
         self.leaves: dict[str, str] = {}
         """Path of every module that runs as a whole → why."""
         self.aliases: dict[str, str] = {}
+        self.idle = {True: frozenset[str](), False: frozenset[str]()}
+        """In train and in eval mode: what the root changes and does nothing by."""
         self.notes: list[str] = []
 
     def record(self, *, training: bool) -> Recording:
@@ -80,8 +83,21 @@ class Session:
         try:
             return self._once(training=training, shapes=None)
         except LeafNeeded as needed:
-            self.require_leaf(needed)
+            if not self._accepts_idle(needed, training=training):
+                self.require_leaf(needed)
             return None
+
+    def _accepts_idle(self, needed: LeafNeeded, *, training: bool) -> bool:
+        """Let the root change counters if nothing that it does hangs on them."""
+        if not isinstance(needed, CountersChanged) or needed.path:
+            return False
+
+        def twice(names: frozenset[str]) -> list[Recording]:
+            return self._in_a_row(2, training=training, shapes=None, idle=names)
+
+        before = self.idle[training]
+        self.idle[training] |= idle_counters(twice, before | needed.names)
+        return self.idle[training] != before
 
     def record_at(
         self, shapes: Sequence[tuple[int, ...]], *, training: bool = True
@@ -94,11 +110,21 @@ class Session:
         return self._once(training=training, shapes=shapes)
 
     def _once(
+        self, *, training: bool, shapes: Sequence[tuple[int, ...]] | None
+    ) -> Recording:
+        idle = self.idle[training]
+        (recording,) = self._in_a_row(1, training=training, shapes=shapes, idle=idle)
+        return recording
+
+    def _in_a_row(
         self,
+        times: int,
         *,
         training: bool,
         shapes: Sequence[tuple[int, ...]] | None,
-    ) -> Recording:
+        idle: frozenset[str],
+    ) -> list[Recording]:
+        """Record forwards that each see what the one before has left behind."""
         model = self.model
         with (
             _no_collection(),
@@ -110,12 +136,16 @@ class Session:
         ):
             set_mode(model, training=training)
             self.aliases = fakes.aliases
-            recorder = Recorder(model, fakes, frozenset(self.leaves))
-            args, kwargs = self._fake_inputs(fakes, recorder, shapes)
             # In train mode, what autograd saves and what is drawn is learnt at the
             # example's sizes.
             watched = shapes is None or not training
-            return prune(recorder.run(model, args, kwargs, watched=watched))
+            found = []
+            for _ in range(times):
+                recorder = Recorder(model, fakes, frozenset(self.leaves))
+                recorder.idle_counters = idle
+                args, kwargs = self._fake_inputs(fakes, recorder, shapes)
+                found.append(prune(recorder.run(model, args, kwargs, watched=watched)))
+            return found
 
     def _fake_inputs(
         self,
@@ -159,6 +189,11 @@ class Session:
             for path, note in self.leaves.items()
             if not any(path.startswith(f"{outer}.") for outer in self.leaves)
         ]
+
+    def idle_notes(self) -> list[str]:
+        """Say which of the root's counters were taken to change nothing."""
+        names = self.idle[True] | self.idle[False]
+        return [idle_note(names)] if names else []
 
 
 def set_mode(model: nn.Module, *, training: bool) -> None:

@@ -177,6 +177,7 @@ def _modes_differ(
 def _notes(session: Session, found: _Found) -> list[str]:
     notes = [
         *session.leaf_notes(),
+        *session.idle_notes(),
         *found.train.notes,
         *found.evaluation.notes,
         *session.notes,

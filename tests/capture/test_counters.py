@@ -15,7 +15,7 @@ from partitioner.graph import ModelGraph
 from partitioner.verify import verify
 from partitioner.verify.inputs import input_tensors
 from tests.capture import toys
-from tests.captured import BATCH, seeded, two_stages
+from tests.captured import BATCH, cut_everywhere, seeded, two_stages
 
 
 class Counts(toys.Toy):
@@ -74,9 +74,19 @@ def whole(graph: ModelGraph, path: str) -> str:
 def test_a_module_that_changes_a_plain_attribute_runs_as_a_whole(how: str):
     model = seeded(toys.Inside(Counts(how)))
     assert f"it changes inner.{HOWS[how]}," in whole(capture(model, BATCH), "inner")
+
+
+@pytest.mark.parametrize("how", sorted(HOWS.keys() - {"a_flag"}))
+def test_a_root_that_does_something_by_a_changed_attribute_is_refused(how: str):
     with pytest.raises(DataDependentError, match=HOWS[how]) as caught:
         capture(Counts(how), BATCH)
     assert "registered buffer" in caught.value.hint
+
+
+def test_a_root_that_sets_a_flag_before_it_reads_it_does_the_same_each_time():
+    graph = capture(seeded(Counts("a_flag")), BATCH)
+    assert any("the root changes flag" in note for note in graph.assumptions)
+    assert all(verification.ok for verification in cut_everywhere(graph))
 
 
 def test_who_counts_for_another_module_runs_as_a_whole():
@@ -145,3 +155,63 @@ def test_types_count_and_places_do_not():
     assert counters.changed(model) == ["ratio"]
     counters.accept(model)
     assert counters.changed(model) == []
+
+
+class Logs(toys.Toy):
+    """Counts its forwards for whoever looks at the counter."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.n, self.seen = 5, [0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.n += 1
+        self.seen.append(self.n)
+        h = self.first(x)
+        if self.how == "argument":
+            h = h * self.n
+        if self.how == "branch" and self.n % 2:
+            h = torch.tanh(h)
+        if self.how == "eval branch" and not self.training and self.n % 2:
+            h = torch.tanh(h)
+        if self.how == "output":
+            return (self.second(h), self.n)  # type: ignore[return-value]
+        return self.second(h)
+
+
+def test_a_counter_of_the_root_that_is_only_logged_is_a_note():
+    model = seeded(Logs("log"))
+    graph = capture(model, BATCH)
+    assert (model.n, model.seen) == (5, [0])  # type: ignore[comparison-overlap]
+    (note,) = [text for text in graph.assumptions if "does nothing else" in text]
+    assert note.startswith("the root changes n, seen in its forward")
+    for verification in cut_everywhere(graph):
+        assert verification.ok, verification
+
+
+@pytest.mark.parametrize("how", ["argument", "branch", "eval branch", "output"])
+def test_a_counter_of_the_root_that_does_something_is_refused(how: str):
+    with pytest.raises(DataDependentError, match="it changes n, seen, which its next"):
+        capture(Logs(how), BATCH)
+
+
+def test_a_counter_that_the_root_keeps_for_a_submodule_is_refused():
+    class Scales(nn.Linear):
+        scale = 1
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * self.scale
+
+    class Parent(toys.Toy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = Scales(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.second(self.first(x))
+            self.first.scale += 1
+            return h
+
+    with pytest.raises(DataDependentError, match=r"it changes first\.scale"):
+        capture(Parent(), BATCH, leaf=["first"])
