@@ -88,8 +88,11 @@ def _workloads(options: argparse.Namespace, console: Console) -> Found:
         best = row.known.load
         raw = ("–", "–", "–")
         if row.raw is not None:
-            raw = (_ratio(row.raw.objective, best), _ratio(row.raw.bound, best), "")
-            raw = (*raw[:2], f"{row.raw_s:.1f}")
+            raw = (
+                _ratio(row.raw.objective, best, none="none"),
+                _ratio(row.raw.bound, best),
+                f"{row.raw_s:.1f}",
+            )
         table.add_row(
             row.workload.name,
             f"{best:.4f}",
@@ -111,8 +114,10 @@ def _workloads(options: argparse.Namespace, console: Console) -> Found:
     return written
 
 
-def _ratio(load: float, best: float, digits: int = 3) -> str:
-    return "too small" if load == float("inf") else f"{load / best:.{digits}f}"
+def _ratio(
+    load: float, best: float, digits: int = 3, *, none: str = "too large"
+) -> str:
+    return none if load == float("inf") else f"{load / best:.{digits}f}"
 
 
 def _perturbed(options: argparse.Namespace, console: Console) -> Found:

@@ -117,7 +117,10 @@ def perturbed_rows(folder: Path, seeds: int, raw_s: float) -> Iterator[Perturbed
             seeds=seeds,
             gap=max(found.gap for found, _, _ in rows),
             above_raw=max(f.objective_s / raw.objective - 1 for f, raw, _ in rows),
-            below_bound=max(1 - f.objective_s / raw.bound for f, raw, _ in rows),
+            below_bound=max(
+                1 - f.objective_s / raw.bound if raw.bound > 0 else 0.0
+                for f, raw, _ in rows
+            ),
             raw_proven=sum(raw.proven for _, raw, _ in rows),
             seconds=sum(found.solve_s for found, _, _ in rows),
             raw_s=sum(spent_s for _, _, spent_s in rows),

@@ -33,6 +33,8 @@ MOST_IDEALS = 40_000
 """Possible cuts that are listed at most."""
 MOST_ENDS = 3_200
 """Of these, at most so many may be ends of stages: the work grows with the square."""
+MOST_CELLS = 200_000_000
+"""Pairs of ends times stages that are looked at for one threshold."""
 
 ROWS = 256
 """Ideals whose stages are priced at once."""
@@ -70,7 +72,8 @@ def solve_by_ideals(groups: Groups, target_s: float, deadline: float) -> Exact |
     if held is None:
         return None
     ideals = Ideals(groups, held, longest_below(groups, target_s))
-    if len(ideals) > MOST_ENDS:
+    cells = len(ideals) ** 2 * problem.stages
+    if len(ideals) > MOST_ENDS or cells > MOST_CELLS:
         return None
     sliced, bound_s = prove_weighted(
         ideals.stage_costs(), problem.weights, cutoff=target_s, deadline=deadline

@@ -43,6 +43,8 @@ class Search:
     settings: Settings
     bound_s: float = 0.0
     proof: str = ""
+    relaxed: bool = False
+    """Whether the problem without its floating units has been solved."""
     warnings: list[str] = field(default_factory=list)
 
     def run(self) -> Candidate:
@@ -173,11 +175,10 @@ class Search:
     def _narrow(self, laid: Laid, best: Candidate) -> Candidate:
         """Look for assignments below a target until one of them is proven absent."""
         while not self._closed(best):
-            left_s = self.settings.deadline - time.monotonic()
-            if left_s <= 0:
+            if time.monotonic() >= self.settings.deadline:
                 self.warnings.append("the time limit struck before the gap was closed")
                 break
-            better, absent = self._below(laid, best.objective_s, left_s)
+            better, absent = self._below(laid, best.objective_s)
             if better is not None and better.objective_s < best.objective_s:
                 best = better
                 self._tell(f"{better.source}: {better.objective_s:.6g} s")
@@ -185,9 +186,7 @@ class Search:
                 break
         return best
 
-    def _below(
-        self, laid: Laid, best_s: float, left_s: float
-    ) -> tuple[Candidate | None, bool]:
+    def _below(self, laid: Laid, best_s: float) -> tuple[Candidate | None, bool]:
         """Return an assignment that is better, or whether it is proven absent."""
         share = max(self.settings.gap * (1 - TOLERANCE), TOLERANCE)
         target_s = best_s * (1 - share)
@@ -203,9 +202,9 @@ class Search:
             contract_dear(laid.groups, target_s), target_s, self.settings.deadline
         )
         if exact is None:
-            return self._below_without_floating(best_s) or self._ask(
-                laid, groups, best_s * (1 - share), left_s
-            )
+            relaxed = self._below_without_floating(best_s)
+            left_s = self.settings.deadline - time.monotonic()
+            return relaxed or self._ask(laid, groups, best_s * (1 - share), left_s)
         self._raise_bound(exact.bound_s, exact.rule)
         if exact.stage_of is None:
             return None, exact.bound_s >= best_s * (1 - share) * (1 - TOLERANCE)
@@ -215,6 +214,9 @@ class Search:
         self, best_s: float
     ) -> tuple[Candidate | None, bool] | None:
         """As `_below`, by a relaxation; None if it does not help."""
+        if self.relaxed:  # it has said all it can
+            return None
+        self.relaxed = True
         target_s = best_s * (1 + TOLERANCE)
         bound_s = self.bound_s
         deadline = self.settings.deadline

@@ -210,16 +210,18 @@ class Problem:
 
         1F1B: ``(M - 1) max(t) + sum(t)`` (Zheng et al., Alpa, OSDI 2022, section 5.2).
         DualPipeV: ``M max(t) + b (S - 1) / S sum(t)`` for S ranks, where b is the share
-        of the longer pass (backward, as a rule) in all work: in the fill and the drain,
-        forwards of one chunk run beside backwards of the other. For equal chunks this
-        exceeds what DeepSpeed's own instructions take by less than one forward.
+        of the longer pass (backward, as a rule) and half the shorter in all work: in
+        the fill and the drain, forwards of one chunk run beside backwards of the other.
+        For equal chunks this exceeds what DeepSpeed's own instructions take, sends in
+        batches included, by at most one forward.
         """
         if self.schedule == "1f1b":
             return float(self.micro_batches - 1), 1.0
         forward_s = sum(unit.forward_s for unit in self.units)
         backward_s = sum(unit.backward_s for unit in self.units)
         work_s = forward_s + backward_s
-        share = max(forward_s, backward_s) / work_s if work_s else 0.0
+        hidden_s = min(forward_s, backward_s) / 2
+        share = (work_s - hidden_s) / work_s if work_s else 0.0
         return float(self.micro_batches), share * (self.ranks - 1) / self.ranks
 
 

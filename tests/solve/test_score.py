@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 
-from partitioner.solve import Tie, Value, score
+from partitioner.assess.predict import predict
+from partitioner.cost.inflight import in_flight
+from partitioner.solve import Device, Tie, Value, score
 from tests.solve.toys import chain
 
 PROBLEM = dataclasses.replace(
@@ -80,3 +82,44 @@ def test_equal_stages_have_the_bubble_of_gpipe():
 def test_a_problem_without_work_has_no_bubble():
     problem = chain((0.0, 0.0), stages=2)
     assert score(problem, (0, 1), (False, False)).bubble_share == 0.0
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("backward", [1.0, 2.0, 3.0])
+def test_equal_chunks_take_what_deepspeed_s_dualpipev_takes(ranks, backward):
+    stages = 2 * ranks
+    problem = chain(
+        (1.0,) * stages,
+        stages=stages,
+        micro_batches=2 * stages,
+        schedule="dualpipev",
+        in_flight=in_flight(stages, 2 * stages, "dualpipev"),
+    )
+    units = [
+        dataclasses.replace(unit, forward_s=1.0, backward_s=backward)
+        for unit in problem.units
+    ]
+    problem = dataclasses.replace(problem, units=tuple(units))
+    stage_of = tuple(range(stages))
+    found = score(problem, stage_of, (False,) * stages)
+    simulated = predict(problem, stage_of, (False,) * stages, "dualpipev")
+    assert 0 <= found.step_s - simulated.step_s <= 1.0
+    assert len(found.ranks) == ranks
+
+
+def test_unequal_devices_divide_work_but_not_communication():
+    problem = dataclasses.replace(
+        PROBLEM, devices=(Device(speed=2.0), Device(memory_limit_bytes=9))
+    )
+    first, second = score(problem, (0, 0, 1), (False, False, True)).stages
+    assert first.time_s == 6.0 / 2.0 + 0.75
+    assert second.time_s == 9.75
+    assert problem.limits == (None, 9)
+
+
+def test_through_shared_memory_both_ends_pay_once():
+    problem = dataclasses.replace(
+        PROBLEM, stages=3, in_flight=(1, 1, 1), transfer="ends"
+    )
+    stages = score(problem, (0, 1, 2), (False,) * 3).stages
+    assert [row.communication_s for row in stages] == [0.5, 0.75, 0.75]
