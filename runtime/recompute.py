@@ -53,6 +53,11 @@ class _Snapshot:
     values: Tensor
     version: int
 
+    @property
+    def key(self) -> tuple[int, str]:
+        """What tells the buffer from others, whatever is registered there."""
+        return id(self.owner), self.name
+
     def now(self) -> Tensor:
         """Return the tensor that is registered under the name now."""
         tensor: Tensor = getattr(self.owner, self.name)
@@ -93,40 +98,87 @@ class Recomputation:
     def context_fn(
         self,
     ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return the contexts of one forward and of its recomputation."""
-        before: list[_Snapshot] = []
-        host = _HostGenerators(own_generators(self._module))
-        return self._forward(before, host), self._recompute(before, host)
+        """Return the contexts of one forward and of its recomputations."""
+        run = _Run(self._module, _HostGenerators(own_generators(self._module)))
+        return self._forward(run), _Recompute(run)
 
     @contextmanager
-    def _forward(
-        self, before: list[_Snapshot], host: _HostGenerators
-    ) -> Iterator[None]:
-        host.save()
-        taken = _snapshots(self._module)
+    def _forward(self, run: _Run) -> Iterator[None]:
+        run.start()
         yield
         modes = tuple(module.training for module in self._module.modules())
         compare, self._modes = modes != self._modes, modes
-        for snapshot in taken:
-            key = (id(snapshot.owner), snapshot.name)
+        for snapshot in run.taken:
             if snapshot.moved() or (compare and not _same(snapshot)):
-                self._written.add(key)
-            if key in self._written:
-                before.append(snapshot)
+                self._written.add(snapshot.key)
+        run.end(self._written)
+
+
+class _Run:
+    """One forward of a segment: what it needs to run once more.
+
+    Args:
+        module: The segment.
+        host: Its generators.
+    """
+
+    def __init__(self, module: nn.Module, host: _HostGenerators) -> None:
+        self._module, self._host = module, host
+        self.taken: list[_Snapshot] = []
+        self._ended = False
+
+    def start(self) -> None:
+        """Remember what a forward begins with."""
+        self._host.save()
+        self.taken = _snapshots(self._module)
+
+    def end(self, written: set[tuple[int, str]]) -> None:
+        """Forget the buffers that the forward did not write."""
+        self.taken = [snapshot for snapshot in self.taken if snapshot.key in written]
+        self._ended = True
 
     @contextmanager
-    def _recompute(
-        self, before: list[_Snapshot], host: _HostGenerators
-    ) -> Iterator[None]:
+    def again(self) -> Iterator[None]:
+        """Run from the same buffers and generators, and leave no trace.
+
+        While the forward has not ended (a module in it computes gradients), what it
+        has written so far is told by comparing.
+        """
+        before = self.taken
+        if not self._ended:
+            before = [s for s in before if s.moved() or not _same(s)]
         now = [_snapshot(snapshot.owner, snapshot.name) for snapshot in before]
         for snapshot in before:
             snapshot.restore()
         try:
-            with host.replay():
+            with self._host.replay():
                 yield
         finally:
             for snapshot in now:
                 snapshot.restore()
+
+
+class _Recompute(AbstractContextManager[None]):
+    """The context of every recomputation of one forward.
+
+    Torch enters it for each backward through the segment: also for one that runs in
+    the middle of the forward, and again inside its recomputation.
+
+    Args:
+        run: The forward.
+    """
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._entered: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> None:
+        context = self._run.again()
+        context.__enter__()
+        self._entered.append(context)
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._entered.pop().__exit__(*error)
 
 
 class _HostGenerators:

@@ -204,6 +204,8 @@ def test_a_counter_that_the_root_keeps_for_a_submodule_is_refused():
             return super().forward(x) * self.scale
 
     class Parent(toys.Toy):
+        first: Scales
+
         def __init__(self) -> None:
             super().__init__()
             self.first = Scales(6, 6)
