@@ -1,10 +1,11 @@
-"""Keep recomputation from happening twice: buffers and host random numbers.
+"""Keep recomputation from happening twice: buffers, numbers and host generators.
 
 ``torch.utils.checkpoint`` runs a segment again during backward and restores
 torch's own generators. It does not restore buffers, so that batch statistics and
 counters would advance twice and a segment which reads what it wrote (spectral
 norm's vectors) would recompute something else than it computed; nor the
-generators of ``random`` and numpy, nor those that a module keeps.
+generators of ``random`` and numpy, nor those that a module keeps, nor what it
+counts in Python.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from partitioner.runtime.python_state import PythonState, Values, present, restore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,19 +90,21 @@ class Recomputation:
     first forward compares values, and later ones trust that and the counters.
 
     Args:
-        module: The segment whose buffers are guarded.
+        module: The segment whose buffers and Python numbers are guarded.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._written: set[tuple[int, str]] = set()
         self._modes: tuple[bool, ...] | None = None
+        self._python = PythonState(module)
 
     def context_fn(
         self,
     ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """Return the contexts of one forward and of its recomputations."""
-        run = _Run(self._module, _HostGenerators(own_generators(self._module)))
+        host = _HostGenerators(own_generators(self._module))
+        run = _Run(self._module, host, self._python)
         return self._forward(run), _Recompute(run)
 
     @contextmanager
@@ -120,42 +125,54 @@ class _Run:
     Args:
         module: The segment.
         host: Its generators.
+        python: Knows its Python numbers.
     """
 
-    def __init__(self, module: nn.Module, host: _HostGenerators) -> None:
-        self._module, self._host = module, host
+    def __init__(
+        self, module: nn.Module, host: _HostGenerators, python: PythonState
+    ) -> None:
+        self._module, self._host, self._python = module, host, python
         self.taken: list[_Snapshot] = []
+        self._numbers: Values = {}
         self._ended = False
 
     def start(self) -> None:
         """Remember what a forward begins with."""
         self._host.save()
         self.taken = _snapshots(self._module)
+        self._numbers = self._python.taken()
 
     def end(self, written: set[tuple[int, str]]) -> None:
         """Forget the buffers that the forward did not write."""
         self.taken = [snapshot for snapshot in self.taken if snapshot.key in written]
+        changed = self._python.changed(self._numbers)
+        self._python.learn(self._numbers)
+        self._numbers = changed
         self._ended = True
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Run from the same buffers and generators, and leave no trace.
+        """Run from the same state as the forward, and leave no trace.
 
         While the forward has not ended (a module in it computes gradients), what it
         has written so far is told by comparing.
         """
-        before = self.taken
+        before, numbers = self.taken, self._numbers
         if not self._ended:
             before = [s for s in before if s.moved() or not _same(s)]
+            numbers = self._python.changed(numbers)
+        counted = present(numbers)
         now = [_snapshot(snapshot.owner, snapshot.name) for snapshot in before]
         for snapshot in before:
             snapshot.restore()
+        restore(numbers)
         try:
             with self._host.replay():
                 yield
         finally:
             for snapshot in now:
                 snapshot.restore()
+            restore(counted)
 
 
 class _Recompute(AbstractContextManager[None]):

@@ -14,6 +14,7 @@ from partitioner.capture.classify import classify
 from partitioner.capture.constraints import resolve_constraints, together
 from partitioner.capture.effects import find_effects
 from partitioner.capture.fakes import model_device
+from partitioner.capture.hidden import hidden_groups
 from partitioner.capture.inputs import resolve_example
 from partitioner.capture.overlaps import (
     overlap_groups,
@@ -88,6 +89,7 @@ def capture(
     casts = cast_notes(graph, model, takes.aliases)
     notes = [*takes.notes, *overlap_notes(shared), *casts]
     effects.groups += overlap_groups(graph, shared, takes.aliases)
+    effects.groups += hidden_groups(graph, model, takes.recording.counting)
     classify(graph, model, effects)
     return ModelGraph(
         model=model,

@@ -21,6 +21,7 @@ __all__ = [
     "as_target",
     "custom_function",
     "function_name",
+    "on_fakes",
     "opaque_argument",
     "tensors_in",
 ]
@@ -69,6 +70,8 @@ def as_target(
     """Return (kind, target, arguments) in terms that generated code can name."""
     if name.startswith("__get__"):
         return "function", getattr, (args[0], name.removeprefix("__get__"))
+    if name == "__deepcopy__":
+        args = (args[0], {})  # copy's memory of this forward's other objects
     method = name if getattr(torch.Tensor, name, None) is func else _method_name(func)
     if method:
         return "method", method, args
@@ -109,6 +112,19 @@ def _nameable(func: Callable[..., Any]) -> Callable[..., Any]:
 
     call.__name__ = call.__qualname__ = func.__name__
     return call
+
+
+def on_fakes(func: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return what does on fakes as ``func`` does on other tensors."""
+    if name != "__deepcopy__":
+        return func
+
+    def copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+        if not tensor.is_leaf:  # refused, as without fakes
+            return func(tensor, memo)
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    return copied
 
 
 @cache

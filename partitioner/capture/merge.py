@@ -206,6 +206,7 @@ def merge_modes(
         return ByMode(values[0], values[1])
 
     merged = _merge([train, evaluation], combine)
+    merged.counting = train.counting | evaluation.counting
     for span, other_span in zip(merged.spans, evaluation.spans, strict=True):
         if tensor_paths(span.output) != tensor_paths(other_span.output):
             span.opened_because = "it returns something else in eval mode"

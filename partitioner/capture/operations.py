@@ -25,6 +25,7 @@ from partitioner.capture.functions import (
     as_target,
     custom_function,
     function_name,
+    on_fakes,
     opaque_argument,
     tensors_in,
 )
@@ -172,7 +173,8 @@ class OperationRecorder(TorchFunctionMode):
         if self._is_decided(name, args):
             self._note_decided(name, args)
             tensors = []  # the answer is no random number
-        out = self._run(call, lambda: func(*args, **kwargs), tensors, name)
+        run = on_fakes(func, name)
+        out = self._run(call, lambda: run(*args, **kwargs), tensors, name)
         self.asked.follow(tensors, out)
         if name in PIECES:
             self._note_pieces(name, given, len(out))

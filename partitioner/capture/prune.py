@@ -52,6 +52,7 @@ def prune(recording: Recording) -> Recording:
         spans=recording.spans,
         output=relabel(recording.output, leaf),
         notes=recording.notes,
+        counting=recording.counting,
         device_reads=recording.device_reads,
         weight_storages=recording.weight_storages,
         sizes=replace(

@@ -131,6 +131,8 @@ class Recorder(OperationRecorder):
                 out = self._fake_or_real(run, module, args, kwargs)
             self.written |= self._replaced(module, buffers)
             self.registered.accept_buffers(module)
+            if self.counters.changed(module):
+                self.recording.counting.add(frame.path)
             self.counters.accept(module)
             return out
 

@@ -131,6 +131,8 @@ class Recording:
     """Storage number → name of the parameter or buffer it belongs to."""
     sizes: SizeReading = field(default_factory=SizeReading)
     dropped_shapes: dict[DroppedRef, tuple[int, ...]] = field(default_factory=dict)
+    counting: set[str] = field(default_factory=set)
+    """Paths of leaves that changed Python numbers of their own."""
     device_reads: list[str] = field(default_factory=list)
     """Where Python asked for the kind of device, in words."""
 

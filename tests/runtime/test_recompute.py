@@ -15,6 +15,8 @@ from partitioner.runtime.segment import CheckpointedSegment, Segment, SegmentBod
 class Draws(nn.Module):
     """Draws from a generator of its own and from Python's."""
 
+    generator: torch.Generator
+
     def __init__(self) -> None:
         super().__init__()
         self.generator = torch.Generator().manual_seed(1)
@@ -27,6 +29,8 @@ class Draws(nn.Module):
 class Counts(nn.Module):
     """A buffer that is written before gradients are computed, and again after."""
 
+    steps: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("steps", torch.ones(()))
@@ -34,6 +38,25 @@ class Counts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.steps += 1
         return x * self.steps.clone()
+
+
+class Tallies(nn.Module):
+    """Python numbers: on the class at first, in a list, in a dict, and a new list."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = [1]
+        self.table = {"n": 1}
+        self.again = [2]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.seen.append(self.calls)
+        self.table["n"] += 1
+        self.again = [*self.again, 3]
+        return x * (self.calls + len(self.seen) + self.table["n"] + len(self.again))
 
 
 class Force(nn.Module):
@@ -59,8 +82,10 @@ def parts() -> dict[str, nn.Module]:
         "drop": nn.Dropout(0.5),
         "draws": Draws(),
         "counts": Counts(),
+        "tallies": Tallies(),
         "force": Force(),
         "counts_again": Counts(),
+        "tallies_again": Tallies(),
         "force_again": Force(),
     }
 
@@ -84,6 +109,9 @@ def train(kind: type[Segment], modules: dict[str, nn.Module]) -> dict[str, Any]:
     gradients = {name: value.grad for name, value in segment.named_parameters()}
     draws = {"next": torch.rand(()), "host": torch.tensor(random.random())}
     named = {f"output {n}": output for n, output in enumerate(outputs)}
+    tallies: Any = modules["tallies"]
+    counted = [tallies.calls, sum(tallies.seen), tallies.table["n"], len(tallies.again)]
+    draws["tallies"] = torch.tensor(counted)
     return {**state, **gradients, **draws, **named}
 
 
