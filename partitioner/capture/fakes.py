@@ -110,7 +110,24 @@ def fake_weights(model: nn.Module, dtype: torch.dtype | None) -> Iterator[FakeWe
                 fakes.aliases[full] = first[id(tensor)]
         refresh_flat_weights(module)
     _alias_shared_modules(model, fakes.aliases)
-    yield fakes
+    with _compiled_in(model, dtype):
+        yield fakes
+
+
+@contextmanager
+def _compiled_in(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+    """Cast the parameters of parts compiled by TorchScript, which stay real tensors."""
+    compiled = (m for m in model.modules() if isinstance(m, torch.jit.ScriptModule))
+    parameters = {id(p): p for module in compiled for p in module.parameters()}
+    cast = [p for p in parameters.values() if dtype and p.is_floating_point()]
+    before = [parameter.data for parameter in cast]
+    try:
+        for parameter in cast:
+            parameter.data = parameter.data.to(dtype)
+        yield
+    finally:
+        for parameter, data in zip(cast, before, strict=True):
+            parameter.data = data
 
 
 def _tables(

@@ -369,6 +369,25 @@ def test_a_part_compiled_by_torchscript_runs_whole(how: str):
         capture(compiled, BATCH)
 
 
+def test_a_scripted_part_runs_in_the_dtype_that_is_asked_for():
+    class Scales(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+            self.register_buffer("shift", torch.full((6,), 0.5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.linear(x)) + self.shift.to(x.dtype)
+
+    model = seeded(toys.Inside(torch.jit.script(Scales())))
+    graph = capture(model, BATCH, dtype=torch.bfloat16)
+    (node,) = [node for node in graph.graph.nodes if node.target == "inner"]
+    assert [meta.dtype for meta in info(node).outputs] == [torch.bfloat16]
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    for verification in cut_everywhere(graph):
+        assert verification.ok, verification
+
+
 def test_a_backward_hook_on_the_root_is_refused():
     model = toys.Inside(nn.Tanh())
     model.register_full_backward_hook(lambda module, before, after: None)
