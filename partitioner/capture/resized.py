@@ -15,7 +15,7 @@ from partitioner.capture.merge import (
 )
 from partitioner.capture.operations import LeafNeeded
 from partitioner.capture.rounding import pin_divisions
-from partitioner.capture.sizes import FreeSize, candidates, size_notes
+from partitioner.capture.sizes import FreeSize, candidates, size_notes, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -148,20 +148,36 @@ class Sized:
 
 def other_sizes(session: Session, train: Recording) -> Resized:
     """Record once per size with that size changed; keep what can vary."""
-    found = []
-    for size in candidates(session.example.inputs):
-        notes = len(session.notes)
-        pair = _try_size(session, train, size)
-        if pair is None and size.fallback is not None:
-            pair = _try_size(session, train, replace(size, other=size.fallback))
-            del session.notes[notes : notes + 1]  # the last word counts
-        if pair is not None:
-            found.append(pair)
+    found = [
+        pair
+        for size in candidates(session.example.inputs)
+        for pair in _varied(session, train, size)
+    ]
     return Resized(
         train=train,
         sizes=[size for size, _ in found],
         others=[recording for _, recording in found],
     )
+
+
+def _varied(
+    session: Session, train: Recording, size: FreeSize
+) -> list[tuple[FreeSize, Recording]]:
+    """Record with a size changed, or with parts of it that were equal by accident."""
+    notes = len(session.notes)
+    pair = _try_size(session, train, size)
+    if pair is None and size.fallback is not None:
+        pair = _try_size(session, train, replace(size, other=size.fallback))
+        del session.notes[notes : notes + 1]  # the last word counts
+    if pair is not None:
+        return [pair]
+    parts = split(size, session.example.inputs)
+    found = [pair for part in parts for pair in _varied(session, train, part)]
+    if found:
+        del session.notes[notes]  # some of it varies
+    else:
+        del session.notes[notes + 1 :]
+    return found
 
 
 def _try_size(

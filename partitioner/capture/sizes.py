@@ -23,6 +23,7 @@ __all__ = [
     "fit",
     "refit",
     "size_notes",
+    "split",
 ]
 
 SMALLEST_HALVED = 6
@@ -91,6 +92,37 @@ def candidates(inputs: Sequence[InputSpec]) -> list[FreeSize]:
         _free_size(tuple(dims), size, is_batch=is_batch)
         for (is_batch, size), dims in ordered[:MAX_FREE_SIZES]
     ]
+
+
+def split(size: FreeSize, inputs: Sequence[InputSpec]) -> list[FreeSize]:
+    """Take a size apart whose dimensions may be equal by accident.
+
+    Into inputs of different ranks first (a text and an image), then into different
+    dimensions (a length and a width), then into single inputs.
+
+    Args:
+        size: Whose dimensions do not change together.
+        inputs: The inputs.
+
+    Returns:
+        Two parts or more; none if it has one dimension only.
+    """
+    batch = next((index for index, spec in enumerate(inputs) if spec.shape), None)
+    ways = (
+        [len(inputs[index].shape) for index, _ in size.dims],
+        [dim for _, dim in size.dims],
+        [index for index, _ in size.dims],
+    )
+    for way in ways:
+        parts: dict[int, list[tuple[int, int]]] = {}
+        for key, place in zip(way, size.dims, strict=True):
+            parts.setdefault(key, []).append(place)
+        if len(parts) > 1:
+            return [
+                _free_size(tuple(dims), size.value, is_batch=(batch, 0) in dims)
+                for dims in parts.values()
+            ]
+    return []
 
 
 def _free_size(

@@ -371,6 +371,8 @@ def test_a_part_compiled_by_torchscript_runs_whole(how: str):
 
 def test_a_scripted_part_runs_in_the_dtype_that_is_asked_for():
     class Scales(nn.Module):
+        shift: Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.linear = nn.Linear(6, 6)

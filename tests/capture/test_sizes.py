@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from partitioner.capture import capture
-from partitioner.capture.sizes import FreeSize, SizeExpr, candidates, fit
+from partitioner.capture.sizes import FreeSize, SizeExpr, candidates, fit, split
 from partitioner.graph import InputSpec, ModelGraph
 from partitioner.verify import verify
 from tests.capture import toys
@@ -144,7 +144,8 @@ def test_encoder_and_decoder_lengths_vary_apart():
 @pytest.mark.parametrize("size", [(1, 4), (3, 11), (8, 2)])
 def test_glue_at_the_root_follows_the_sizes(size: tuple[int, int]):
     graph = capture(seeded(toys.Sizes()), torch.randn(2, 6, 6))
-    assert symbols(graph)["x"][:2] == (0, -1)  # the length equals the width
+    assert symbols(graph)["x"] == (0, 1, -1)  # the length equals the width
+    assert verify(graph, two_stages(graph, "@0:3"), [torch.randn(*size, 6)]).ok
     graph = capture(seeded(toys.Sizes()), torch.randn(2, 8, 6))
     assert symbols(graph)["x"] == (0, 1, -1)
     tensors = [torch.randn(*size, 6)]
@@ -256,3 +257,69 @@ def test_images_of_another_size():
     placement = two_stages(graph, "stage1.0")
     assert verify(graph, placement, [torch.randn(3, 3, 20, 20)]).ok
     assert MODELS["resnet"].example().shape == (2, 3, 16, 16)
+
+
+class TextAndImage(nn.Module):
+    """Mixes a text with a square image, each of a size of its own."""
+
+    def __init__(self, *, places: int | None = None, side: int | None = None) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10, 6)
+        self.places = nn.Embedding(places, 6) if places else None
+        self.flat = nn.Linear(side * side, 6) if side else None
+        self.colours = nn.Conv2d(3, 6, 1)
+        self.last = nn.Linear(6, 6)
+
+    def forward(self, text: Tensor, mask: Tensor, image: Tensor) -> Tensor:
+        h = self.words(text) * mask[..., None]
+        if self.places is not None:
+            h = h + self.places.weight
+        k = self.colours(image + image.mT)
+        pooled = (
+            k.mean((2, 3)) if self.flat is None else self.flat(k.flatten(2)).mean(1)
+        )
+        return self.last(h) * pooled[:, None]
+
+
+def text_and_image(length: int, side: int) -> dict[str, Tensor]:
+    return {
+        "text": torch.arange(2 * length).reshape(2, length) % 10,
+        "mask": torch.ones(2, length),
+        "image": torch.randn(2, 3, side, side),
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "expected", "other"),
+    [
+        (TextAndImage(side=8), {"text": (0, 1), "mask": (0, 1), "image": "fixed"}, 5),
+        (TextAndImage(places=8), {"text": "fixed", "image": (0, -1, 1, 1)}, 12),
+        (TextAndImage(places=8, side=8), {"text": "fixed", "image": "fixed"}, None),
+        (TextAndImage(), {"text": (0, 1), "mask": (0, 1), "image": (0, -1, 1, 1)}, 5),
+    ],
+    ids=["side fixed", "length fixed", "both fixed", "both free"],
+)
+def test_sizes_that_are_equal_by_accident_vary_apart(model, expected, other):
+    graph = capture(seeded(model), text_and_image(8, 8))
+    found = symbols(graph)
+    for name, wanted in expected.items():
+        fixed = all(symbol == -1 for symbol in found[name][1:])
+        assert fixed if wanted == "fixed" else found[name] == wanted
+    if other:
+        sizes = (other, 8) if expected["image"] == "fixed" else (8, other)
+        if "fixed" not in expected.values():
+            sizes = (other, other)
+        tensors = list(text_and_image(*sizes).values())
+        assert verify(graph, two_stages(graph, "colours"), tensors).ok
+    names = [n.partition(" (")[0] for n in graph.assumptions if n.startswith("fixed:")]
+    assert len(names) == len(set(names))  # each once
+
+
+def test_a_size_is_split_by_rank_then_by_dimension_then_by_input():
+    inputs = (spec("a", 2, 8, 8), spec("b", 2, 8), spec("c", 2, 8))
+    (_, joint) = candidates(inputs)
+    three, two = split(joint, inputs)
+    assert (three.dims, two.dims) == (((0, 1), (0, 2)), ((1, 1), (2, 1)))
+    assert [part.dims for part in split(three, inputs)] == [((0, 1),), ((0, 2),)]
+    assert [part.dims for part in split(two, inputs)] == [((1, 1),), ((2, 1),)]
+    assert split(split(two, inputs)[0], inputs) == []
