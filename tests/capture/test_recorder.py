@@ -371,15 +371,13 @@ def test_a_part_compiled_by_torchscript_runs_whole(how: str):
 
 def test_a_scripted_part_runs_in_the_dtype_that_is_asked_for():
     class Scales(nn.Module):
-        shift: Tensor
-
         def __init__(self) -> None:
             super().__init__()
             self.linear = nn.Linear(6, 6)
-            self.register_buffer("shift", torch.full((6,), 0.5))
+            self.register_buffer("shift", torch.full((6,), 0.5, dtype=torch.bfloat16))
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.tanh(self.linear(x)) + self.shift.to(x.dtype)
+            return torch.tanh(self.linear(x)).add(self.shift)  # type: ignore[arg-type]
 
     model = seeded(toys.Inside(torch.jit.script(Scales())))
     graph = capture(model, BATCH, dtype=torch.bfloat16)
