@@ -75,7 +75,7 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float:
     return float(torch.corrcoef(torch.stack(ranks))[0, 1])
 
 
-def examine(name: str, device: torch.device) -> Result:
+def examine(name: str, device: torch.device, folder: str | None, every: int) -> Result:
     """Plan, price and run one model."""
     shape = SHAPES[name]
     inputs = shape.inputs()
@@ -85,7 +85,7 @@ def examine(name: str, device: torch.device) -> Result:
     graph = capture(model, inputs, dtype=torch.bfloat16)
     result = Result(model=name, capture_s=time.perf_counter() - started)
     started = time.perf_counter()
-    timings = measure(graph, device=device, cache_folder="/tmp/timings")
+    timings = measure(graph, device=device, cache_folder=folder)
     result.measure_s = time.perf_counter() - started
     profile = resolve(None)
     ways = {
@@ -100,7 +100,7 @@ def examine(name: str, device: torch.device) -> Result:
     tensors = [tensor.to(device, spec.dtype) for tensor, spec in pairs]
     statement, units = problem(ways["measured"], stages=STAGES, micro_batches=16)
     result.stages = rows(ways, units, list(solve(statement).stage_of), STAGES, tensors)
-    for cut in whole_layer_cuts(graph, units):
+    for cut in whole_layer_cuts(graph, units)[::every]:
         both = rows(ways, units, cut, 2, tensors)
         result.cuts.append({k: max(row[k] for row in both) for k in both[0]})
     return result
@@ -245,12 +245,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=list(SHAPES))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--cache", help="folder for timings; default: the user's cache")
+    parser.add_argument("--every", type=int, default=1, help="take each nth cut")
     options = parser.parse_args()
     device = torch.device("cuda")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bfloat16")
     results = []
     for name in options.models:
-        results.append(examine(name, device))
+        results.append(examine(name, device, options.cache, options.every))
         print(name, {k: round(v, 3) for k, v in results[-1].summary().items()})
         if options.json:
             found = [{**asdict(r), **r.summary()} for r in results]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from partitioner.cost.blocks import unit_blocks
 from partitioner.cost.constraints import constraints
 from partitioner.cost.inflight import in_flight
-from partitioner.cost.memory import static_bytes
+from partitioner.cost.memory import Engine, reserved_bytes
 from partitioner.cost.roofline import hop_s, message_s
 from partitioner.cost.units import Units, is_placed, units
 from partitioner.cost.weights import Weight, read_weights
@@ -72,20 +72,23 @@ def problem(
         stages *= 2
     owners = _owners(costed, found)
     blocks, names = unit_blocks(costed.graph, found)
+    engine = Engine(dtype=costed.graph.dtype, optimizer=optimizer)
     return Problem(
         units=tuple(
-            _units(costed, found, owners, blocks, stages=stages, optimizer=optimizer)
+            _units(costed, found, owners, blocks, stages=stages, engine=engine)
         ),
         values=(*_values(costed, found), *_openings(costed, found)),
         stages=stages,
         micro_batches=micro_batches,
         in_flight=in_flight(stages, micro_batches, schedule),
         memory_limit_bytes=memory_limit_bytes,
+        reserved_bytes=reserved_bytes(costed, found),
         order_edges=_order_edges(costed, found),
         ties=tuple(
             Tie(
                 units=readers,
-                static_bytes=_static_bytes(weights, optimizer),
+                static_bytes=engine.held(weights),
+                step_bytes=engine.step(weights),
                 trainable=False,
                 gradient_bytes=_gradient_bytes(weights),
             )
@@ -140,18 +143,6 @@ def _owners(costed: CostedGraph, found: Units) -> _Owners:
     return owners
 
 
-def _static_bytes(weights: Iterable[Weight], optimizer: str) -> int:
-    return sum(
-        static_bytes(
-            weight.numel,
-            weight.itemsize,
-            trainable=weight.trainable,
-            optimizer=optimizer,
-        )
-        for weight in weights
-    )
-
-
 def _units(
     costed: CostedGraph,
     found: Units,
@@ -159,7 +150,7 @@ def _units(
     blocks: Sequence[int],
     *,
     stages: int,
-    optimizer: str,
+    engine: Engine,
 ) -> Iterable[Unit]:
     # A stage needs a trainable parameter of its own: of a tie only the first copy
     # counts, since DeepSpeed's bf16 optimizer fails where all are replicated.
@@ -168,18 +159,22 @@ def _units(
         for readers, weights in owners.items()
         if any(weight.trainable for weight in weights)
     }
+    reserved = reserved_bytes(costed, found)
     for index, nodes in enumerate(found.nodes):
         cost = sum((costed.costs[node] for node in nodes), NodeCost())
+        weights = owners.get((index,), ())
         yield Unit(
             name=info(nodes[0]).id,
             forward_s=cost.forward_s,
             backward_s=cost.backward_s,
             saved_bytes=cost.saved_bytes,
-            static_bytes=_static_bytes(owners.get((index,), ()), optimizer),
+            static_bytes=engine.held(weights),
+            step_bytes=engine.step(weights),
+            transient_bytes=max(0, cost.transient_bytes - reserved),
             trainable=index in trains,
             block=blocks[index],
             pinned_stage=_pin(nodes, stages),
-            gradient_bytes=_gradient_bytes(owners.get((index,), ())),
+            gradient_bytes=_gradient_bytes(weights),
         )
 
 

@@ -173,12 +173,39 @@ class Intervals:
     def static_bytes(self) -> Floats:
         """Weights and their states, each tie once."""
         problem = self.groups.problem
-        own = self.prefix([float(unit.static_bytes) for unit in problem.units])
-        ties = (
-            (set(self.unit_segment[list(tie.units)].tolist()), -1, tie.static_bytes)
-            for tie in problem.ties
+        return self._with_ties(
+            [unit.static_bytes for unit in problem.units],
+            [tie.static_bytes for tie in problem.ties],
         )
-        return own[None, :] - own[:, None] + self.coverage(ties)
+
+    @cached_property
+    def step_bytes(self) -> Floats:
+        """What the optimizer's step needs on top."""
+        problem = self.groups.problem
+        return self._with_ties(
+            [unit.step_bytes for unit in problem.units],
+            [tie.step_bytes for tie in problem.ties],
+        )
+
+    def _with_ties(self, units: Sequence[int], ties: Sequence[int]) -> Floats:
+        """Sum bytes of units, and of each tie with a unit there once."""
+        own = self.prefix([float(size) for size in units])
+        readers = (
+            (set(self.unit_segment[list(tie.units)].tolist()), -1, float(size))
+            for tie, size in zip(self.groups.problem.ties, ties, strict=True)
+        )
+        return own[None, :] - own[:, None] + self.coverage(readers)
+
+    @cached_property
+    def transient_bytes(self) -> Floats:
+        """The most that backward holds for a moment."""
+        most = np.zeros(len(self))
+        sizes = [float(unit.transient_bytes) for unit in self.groups.problem.units]
+        np.maximum.at(most, self.unit_segment, sizes)
+        table = np.zeros((len(self) + 1, len(self) + 1))
+        for start in range(len(self)):
+            table[start, start + 1 :] = np.maximum.accumulate(most[start:])
+        return table + self.groups.problem.reserved_bytes
 
     def coverage(self, items: Iterable[tuple[set[int], int, float]]) -> Floats:
         """Add a weight to every interval with at least one of some segments.
@@ -254,7 +281,8 @@ class Intervals:
         saved, peak = self.kept_bytes
         received = RECEIVED_COPIES * self.cut_bytes[:, None]
         wire = self.cut_bytes[:, None] + self.cut_bytes[None, :]
-        return self.static_bytes + in_flight * (saved + received) + peak + wire
+        training = in_flight * (saved + received) + peak + wire + self.transient_bytes
+        return self.static_bytes + np.maximum(training, self.step_bytes)
 
     def stage_costs(self) -> list[Floats]:
         """Return, for each stage, the seconds of each interval; infinite if illegal.

@@ -43,6 +43,10 @@ class Unit:
     """Whether the unit uses at least one trainable parameter."""
     block: int = -1
     """Activation-checkpoint unit: equal blocks are recomputed together; -1: never."""
+    step_bytes: int = 0
+    """What the optimizer's step needs on top of ``static_bytes``."""
+    transient_bytes: int = 0
+    """What its backward holds for a moment beyond the problem's ``reserved_bytes``."""
     pinned_stage: int | None = None
     """The only stage it may be on (negative counts from the last); None: any."""
     gradient_bytes: int = 0
@@ -72,6 +76,8 @@ class Tie:
     units: tuple[int, ...]
     static_bytes: int
     """Weights, gradients and optimizer states of one copy."""
+    step_bytes: int = 0
+    """What the optimizer's step needs on top for one copy."""
     trainable: bool = True
     gradient_bytes: int = 0
     """Gradients of one copy that replicas of the pipeline sum after a step."""
@@ -121,7 +127,9 @@ class Problem:
     on a rank), plus ``in_flight[s]`` times (``saved_bytes`` of the kept units, plus
     what each recomputed block reads from outside itself, plus twice the bytes
     received), plus the largest ``saved_bytes`` of one recomputed block on the rank,
-    plus the bytes of one wire buffer each way (received and sent).
+    plus ``reserved_bytes`` and the largest ``transient_bytes`` of a unit on the rank,
+    plus the bytes of one wire buffer each way (received and sent). While the optimizer
+    steps, ``step_bytes`` take the place of all but ``static_bytes``: the larger counts.
 
     Time and memory of a rank are the sums over its stages. The objective is a weighted
     sum of ``max`` and ``sum`` of the rank times, see `weights`.
@@ -138,6 +146,8 @@ class Problem:
     """Micro-batches whose saved activations stage s holds at its peak."""
     memory_limit_bytes: int | None = None
     """Per rank; None: no limit."""
+    reserved_bytes: int = 0
+    """What backward holds for a moment on any rank."""
     order_edges: tuple[tuple[int, int], ...] = ()
     """Pairs (before, after) without data: the first may not be on a later stage."""
     ties: tuple[Tie, ...] = ()

@@ -13,6 +13,7 @@ from partitioner.solve.score import RECEIVED_COPIES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from partitioner.solve.problem import Tie
     from partitioner.solve.program import Program
 
 __all__ = ["MemoryRows"]
@@ -36,11 +37,15 @@ class MemoryRows:
         self.scale = 1.0 / max(1, self.limit)
         self.choice = self.problem.checkpointing == "auto"
         self.static = [0] * len(self.groups)
+        self.step = [0] * len(self.groups)
+        self.transient = [0] * len(self.groups)
         self.saved = [0] * len(self.groups)
         self.block_s: dict[tuple[int, int], float] = defaultdict(float)
         self.block_bytes: dict[tuple[int, int], int] = defaultdict(int)
         for unit, group in zip(self.problem.units, self.groups.group_of, strict=True):
             self.static[group] += unit.static_bytes
+            self.step[group] += unit.step_bytes
+            self.transient[group] = max(self.transient[group], unit.transient_bytes)
             self.saved[group] += unit.saved_bytes
             if unit.block >= 0:
                 self.block_s[unit.block, group] += unit.forward_s
@@ -56,16 +61,47 @@ class MemoryRows:
 
     def _rank(self, rank: int, limit: int, again: list[Term]) -> None:
         stages = self.problem.stages_of(rank)
-        terms = self._ties(rank, stages)
+        ties = self._ties(rank, stages)
+        self._step(rank, limit, ties)
+        terms = [(held, float(tie.static_bytes)) for held, tie in ties]
+        terms += self._transient(rank, stages)
         parts: list[Terms] = []
         for stage in stages:
             terms += self._kept(stage)
             if self.problem.checkpointing != "none":
                 again[stage] = self._recomputed(stage, terms, parts)
         if parts:
-            terms.append((self._peak(rank, parts), float(self.limit)))
+            terms.append((self._largest(f"p{rank}", parts), float(self.limit)))
+        self._at_most(terms, limit - self.problem.reserved_bytes)
+
+    def _at_most(self, terms: Iterable[tuple[Term, float]], limit: int) -> None:
         row = ((term, size * self.scale) for term, size in terms)
         self.program.rows.add(row, "<=", limit * self.scale)
+
+    def _step(self, rank: int, limit: int, ties: Iterable[tuple[Term, Tie]]) -> None:
+        """Bound what a rank holds while its optimizer steps."""
+        terms = [(held, float(tie.static_bytes + tie.step_bytes)) for held, tie in ties]
+        for stage in self.problem.stages_of(rank):
+            terms += [
+                (self.program.on(group, stage), float(static + step))
+                for group, (static, step) in enumerate(
+                    zip(self.static, self.step, strict=True)
+                )
+                if self._possible(group, stage)
+            ]
+        self._at_most(terms, limit)
+
+    def _transient(self, rank: int, stages: Iterable[int]) -> Terms:
+        """Return what backward holds for a moment beyond what is reserved."""
+        parts: list[Terms] = [
+            [(self.program.on(group, stage), float(size))]
+            for stage in stages
+            for group, size in enumerate(self.transient)
+            if size and self._possible(group, stage)
+        ]
+        if not parts:
+            return []
+        return [(self._largest(f"m{rank}", parts), float(self.limit))]
 
     def _kept(self, stage: int) -> Terms:
         """Return what a stage holds if nothing is recomputed, ties aside."""
@@ -80,8 +116,9 @@ class MemoryRows:
         ]
         return terms + self._wires(stage, in_flight)
 
-    def _peak(self, rank: int, parts: Iterable[Terms]) -> Term:
-        peak = pulp.LpVariable(f"p{rank}", 0)
+    def _largest(self, name: str, parts: Iterable[Terms]) -> Term:
+        """Return a variable that is at least each of some sums, scaled."""
+        peak = pulp.LpVariable(name, 0)
         for part in parts:
             scaled = ((term, size * self.scale) for term, size in part)
             self.program.rows.add([*scaled, (peak, -1.0)], "<=", 0.0)
@@ -102,14 +139,15 @@ class MemoryRows:
                 terms.append((sent, float(value.wire_bytes)))
         return terms
 
-    def _ties(self, rank: int, stages: Iterable[int]) -> Terms:
-        terms: Terms = []
+    def _ties(self, rank: int, stages: Iterable[int]) -> list[tuple[Term, Tie]]:
+        """Return whether a rank holds a copy of each tie."""
+        found = []
         for index, tie in enumerate(self.problem.ties):
             users = sorted({self.groups.group_of[unit] for unit in tie.units})
             flags = [self.program.on(g, stage) for stage in stages for g in users]
             held = self.program.any_of(f"t{index}_{rank}", flags)
-            terms.append((held, float(tie.static_bytes)))
-        return terms
+            found.append((held, tie))
+        return found
 
     # ------------------------------------------------------------ recomputation
 

@@ -32,6 +32,8 @@ class _Stage:
     work_s: float = 0.0
     paid_s: float = 0.0
     static: int = 0
+    step: int = 0
+    transient: int = 0
     saved: int = 0
     received: int = 0
     sent: int = 0
@@ -49,6 +51,8 @@ def recount(
     for unit, place, again in zip(problem.units, stage_of, recomputed, strict=True):
         here = stages[place]
         here.static += unit.static_bytes
+        here.step += unit.step_bytes
+        here.transient = max(here.transient, unit.transient_bytes)
         here.work_s += unit.backward_s + (2 if again else 1) * unit.forward_s
         if again:
             here.brought_back[unit.block] += unit.saved_bytes
@@ -122,12 +126,14 @@ def _memory(
     held: list[int],
 ) -> int:
     """Return the bytes of a rank that holds some stages."""
-    ties = sum(
-        tie.static_bytes
-        for tie in problem.ties
-        if any(stage_of[unit] in held for unit in tie.units)
-    )
+    ties = [
+        tie for tie in problem.ties if any(stage_of[unit] in held for unit in tie.units)
+    ]
     here = [(stages[s], problem.in_flight[s]) for s in held]
-    peak = max((max(s.brought_back.values(), default=0) for s, _ in here), default=0)
+    peak = max(max(s.brought_back.values(), default=0) for s, _ in here)
+    peak += problem.reserved_bytes + max(s.transient for s, _ in here)
     kept = sum(count * (s.saved + 2 * s.received) for s, count in here)
-    return ties + peak + kept + sum(s.static + s.received + s.sent for s, _ in here)
+    training = peak + kept + sum(s.received + s.sent for s, _ in here)
+    stepping = sum(s.step for s, _ in here) + sum(tie.step_bytes for tie in ties)
+    static = sum(s.static for s, _ in here) + sum(tie.static_bytes for tie in ties)
+    return static + max(training, stepping)

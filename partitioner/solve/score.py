@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from partitioner.solve.problem import Problem
+    from partitioner.solve.problem import Problem, Tie
 
 __all__ = ["RankScore", "Score", "StageScore", "score"]
 
@@ -35,6 +35,10 @@ class StageScore:
     """What recomputing the largest block brings back for a moment."""
     wire_bytes: int
     """One buffer for what is received and one for what is sent."""
+    transient_bytes: int
+    """What backward holds for a moment: gradients of activations."""
+    step_bytes: int
+    """What the optimizer's step needs on top of the static bytes."""
     sent_bytes: int
     """Bytes over the boundary after the stage, forwards, by one micro-batch."""
 
@@ -46,9 +50,14 @@ class StageScore:
 
     @property
     def memory_bytes(self) -> int:
-        """Peak memory of the stage."""
-        kept = self.saved_bytes + self.received_bytes
-        return self.static_bytes + kept + self.recompute_peak_bytes + self.wire_bytes
+        """Peak memory of the stage: in training or in the optimizer's step."""
+        return self.static_bytes + max(self.activation_bytes, self.step_bytes)
+
+    @property
+    def activation_bytes(self) -> int:
+        """Peak of everything that is not there for the whole run, in training."""
+        kept = self.saved_bytes + self.received_bytes + self.wire_bytes
+        return kept + self.recompute_peak_bytes + self.transient_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +115,16 @@ def score(
     communication_s, hop_bytes = _communication(problem, stage_of)
     static = _static_bytes(problem, stage_of)
     saved, peak = _saved_bytes(problem, stage_of, recomputed)
+    step = _step_bytes(problem, stage_of)
     forward_s = [0.0] * problem.stages
     backward_s = [0.0] * problem.stages
     recompute_s = [0.0] * problem.stages
+    transient = [0] * problem.stages
     for unit, stage, again in zip(problem.units, stage_of, recomputed, strict=True):
         forward_s[stage] += unit.forward_s
         backward_s[stage] += unit.backward_s
         recompute_s[stage] += unit.forward_s if again else 0.0
+        transient[stage] = max(transient[stage], unit.transient_bytes)
     rows = tuple(
         StageScore(
             forward_s=forward_s[s] / problem.speed(s),
@@ -124,6 +136,8 @@ def score(
             received_bytes=problem.in_flight[s] * RECEIVED_COPIES * hop_bytes[s],
             recompute_peak_bytes=peak[s],
             wire_bytes=hop_bytes[s] + hop_bytes[s + 1],
+            transient_bytes=problem.reserved_bytes + transient[s],
+            step_bytes=step[s],
             sent_bytes=hop_bytes[s + 1],
         )
         for s in range(problem.stages)
@@ -146,12 +160,15 @@ def _weighted(weights: tuple[float, float], times: Sequence[float]) -> float:
 
 
 def _rank(rows: Sequence[StageScore]) -> RankScore:
-    """Sum the stages of a rank; only one block is recomputed at a time."""
-    peaks = [row.recompute_peak_bytes for row in rows]
-    memory_bytes = sum(row.memory_bytes for row in rows)
+    """Sum the stages of a rank; only one backward runs at a time."""
+    activations = sum(row.activation_bytes for row in rows)
+    for name in ("recompute_peak_bytes", "transient_bytes"):
+        peaks = [getattr(row, name) for row in rows]
+        activations -= sum(peaks) - max(peaks)
+    step = sum(row.step_bytes for row in rows)
     return RankScore(
         time_s=sum(row.time_s for row in rows),
-        memory_bytes=memory_bytes - sum(peaks) + max(peaks),
+        memory_bytes=sum(row.static_bytes for row in rows) + max(activations, step),
     )
 
 
@@ -203,12 +220,27 @@ def _static_bytes(problem: Problem, stage_of: Sequence[int]) -> list[int]:
     for unit, stage in zip(problem.units, stage_of, strict=True):
         static[stage] += unit.static_bytes
     for tie in problem.ties:
-        held: dict[int, int] = {}  # rank: its first stage with the tie
-        for stage in sorted({stage_of[unit] for unit in tie.units}):
-            held.setdefault(problem.rank_of(stage), stage)
-        for stage in held.values():
+        for stage in _holders(problem, stage_of, tie):
             static[stage] += tie.static_bytes
     return static
+
+
+def _step_bytes(problem: Problem, stage_of: Sequence[int]) -> list[int]:
+    step = [0] * problem.stages
+    for unit, stage in zip(problem.units, stage_of, strict=True):
+        step[stage] += unit.step_bytes
+    for tie in problem.ties:
+        for stage in _holders(problem, stage_of, tie):
+            step[stage] += tie.step_bytes
+    return step
+
+
+def _holders(problem: Problem, stage_of: Sequence[int], tie: Tie) -> Iterable[int]:
+    """Return the stages that hold a copy of a tie: of each rank the first."""
+    held: dict[int, int] = {}
+    for stage in sorted({stage_of[unit] for unit in tie.units}):
+        held.setdefault(problem.rank_of(stage), stage)
+    return held.values()
 
 
 def _saved_bytes(

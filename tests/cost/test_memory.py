@@ -1,41 +1,52 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from partitioner.cost.memory import OPTIMIZER_STATES, static_bytes
+from partitioner.cost.memory import OPTIMIZER_STATES, Engine
+from partitioner.cost.weights import Weight
 from partitioner.errors import OptionError
 
 NUMEL = 1000
 
 
+def weight(itemsize: int, *, trainable: bool = True) -> Weight:
+    return Weight(
+        name="w",
+        numel=NUMEL,
+        itemsize=itemsize,
+        is_parameter=True,
+        trainable=trainable,
+    )
+
+
 @pytest.mark.parametrize(
-    ("optimizer", "per_element"),
-    [("adamw", 16), ("adam", 16), ("sgd-momentum", 12), ("sgd", 8)],
+    ("dtype", "optimizer", "held", "step"),
+    [
+        (torch.float32, "adamw", 16, 4),
+        (torch.float32, "sgd-momentum", 12, 0),
+        (torch.float32, "sgd", 8, 0),
+        (torch.bfloat16, "adamw", 18, 8),
+        (torch.bfloat16, "sgd", 10, 4),
+        (torch.float16, "adamw", 16, 8),
+    ],
 )
-def test_float32_holds_weight_gradient_and_states(optimizer, per_element):
-    found = static_bytes(NUMEL, 4, trainable=True, optimizer=optimizer)
-
-    assert found == per_element * NUMEL
-
-
-@pytest.mark.parametrize(("optimizer", "per_element"), [("adamw", 20), ("sgd", 12)])
-def test_half_types_hold_a_float32_master_and_gradient_too(optimizer, per_element):
-    found = static_bytes(NUMEL, 2, trainable=True, optimizer=optimizer)
-
-    assert found == per_element * NUMEL
+def test_bytes_of_one_element(dtype, optimizer, held, step):
+    engine = Engine(dtype=dtype, optimizer=optimizer)
+    assert engine.held([weight(dtype.itemsize)]) == held * NUMEL
+    assert engine.step([weight(dtype.itemsize)]) == step * NUMEL
 
 
-@pytest.mark.parametrize("itemsize", [2, 4])
 @pytest.mark.parametrize("optimizer", OPTIMIZER_STATES)
-def test_what_is_frozen_is_its_weight_alone(itemsize, optimizer):
-    found = static_bytes(NUMEL, itemsize, trainable=False, optimizer=optimizer)
-
-    assert found == itemsize * NUMEL
+def test_what_is_frozen_is_its_weight_alone(optimizer):
+    engine = Engine(dtype=torch.bfloat16, optimizer=optimizer)
+    frozen = weight(2, trainable=False)
+    assert engine.held([frozen, frozen]) == 2 * 2 * NUMEL
+    assert engine.step([frozen]) == 0
 
 
 def test_names_are_read_leniently_and_unknown_ones_refused():
-    assert static_bytes(
-        NUMEL, 4, trainable=True, optimizer="SGD_momentum"
-    ) == static_bytes(NUMEL, 4, trainable=True, optimizer="sgd-momentum")
+    lenient = Engine(dtype=torch.float32, optimizer="SGD_momentum")
+    assert lenient.held([weight(4)]) == 12 * NUMEL
     with pytest.raises(OptionError, match="adagrad"):
-        static_bytes(NUMEL, 4, trainable=False, optimizer="adagrad")
+        Engine(dtype=torch.float32, optimizer="adagrad")

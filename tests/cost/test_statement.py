@@ -7,8 +7,9 @@ from torch.nn import functional as F
 
 from partitioner.capture import capture
 from partitioner.cost import price, problem, resolve
-from partitioner.cost.memory import static_bytes
+from partitioner.cost.memory import Engine
 from partitioner.cost.roofline import hop_s
+from partitioner.cost.weights import read_weights
 from partitioner.errors import OptionError, TooManyStagesError
 from partitioner.graph import info
 from tests.cost import models
@@ -193,11 +194,15 @@ def test_names_of_one_parameter_count_as_one():
     y = builder.call("a", x, out=meta(2, 4))
     builder.call("b", y, out=meta(2, 4))
 
-    _, stated, _ = state(builder.build(aliases={"b.weight": "a.weight"}))
+    graph = builder.build(aliases={"b.weight": "a.weight"})
+    _, stated, _ = state(graph)
 
     (tie,) = stated.ties
     assert tie.units == (1, 2)
-    assert tie.static_bytes == static_bytes(16, 4, trainable=True, optimizer="adamw")
+    shared = {weight for found in read_weights(graph).values() for weight in found}
+    engine = Engine(dtype=torch.float32, optimizer="adamw")
+    assert tie.static_bytes == engine.held(w for w in shared if w.numel == 16)
+    assert tie.step_bytes == engine.step(w for w in shared if w.numel == 16)
 
 
 def test_order_edges_become_pairs_of_units():

@@ -120,9 +120,13 @@ def _varied(draw, problem: Problem) -> Problem:
         problem = dataclasses.replace(
             problem, schedule="dualpipev", stages=stages, in_flight=held
         )
+    transfers = ["hops"]
+    if not paired and problem.checkpointing == "none":
+        transfers.append("ends")
+    transfer = draw(st.sampled_from(transfers))
     changes = {
         "objective": draw(st.sampled_from(["step", "bottleneck"])),
-        "transfer": "hops" if paired else draw(st.sampled_from(["hops", "ends"])),
+        "transfer": transfer,
         "constraints": tuple(draw(st.lists(_constraints(problem), max_size=1))),
     }
     if draw(st.booleans()):
@@ -165,6 +169,8 @@ def _plain(draw, max_units, limited, checkpointing, rich) -> Problem:
             trainable=draw(st.sampled_from([True, True, True, False])),
             block=draw(st.sampled_from([-1, 0, 0, 1, 2])),
             pinned_stage=draw(pins),
+            step_bytes=draw(size),
+            transient_bytes=draw(st.sampled_from([0, 0, 2, 8])),
         )
         for index in range(count)
     )
@@ -196,9 +202,15 @@ def _plain(draw, max_units, limited, checkpointing, rich) -> Problem:
             min(stage_count - s, micro_batches) for s in range(stage_count)
         ),
         memory_limit_bytes=draw(st.integers(20, 120)) if has_limit else None,
+        reserved_bytes=draw(st.sampled_from([0, 3])),
         order_edges=tuple((min(e), max(e)) for e in edges if e[0] != e[1]),
         ties=tuple(
-            Tie(units=tuple(sorted(set(pair))), static_bytes=held, trainable=flag)
+            Tie(
+                units=tuple(sorted(set(pair))),
+                static_bytes=held,
+                step_bytes=held // 2,
+                trainable=flag,
+            )
             for pair, held, flag in ties
         ),
         checkpointing=checkpointing

@@ -123,3 +123,26 @@ def test_through_shared_memory_both_ends_pay_once():
     )
     stages = score(problem, (0, 1, 2), (False,) * 3).stages
     assert [row.communication_s for row in stages] == [0.5, 0.75, 0.75]
+
+def test_backward_holds_the_largest_transient_and_what_is_reserved():
+    units = tuple(
+        dataclasses.replace(unit, transient_bytes=size)
+        for unit, size in zip(PROBLEM.units, (5, 9, 0), strict=True)
+    )
+    problem = dataclasses.replace(PROBLEM, units=units, reserved_bytes=100)
+    first, second = score(problem, (0, 0, 1), (True, True, False)).stages
+    assert (first.transient_bytes, second.transient_bytes) == (109, 100)
+    assert first.memory_bytes == 1300 + 30 + 10 + 109
+
+
+def test_the_optimizer_s_step_counts_where_it_needs_more():
+    units = tuple(
+        dataclasses.replace(unit, step_bytes=size)
+        for unit, size in zip(PROBLEM.units, (20, 30, 4), strict=True)
+    )
+    ties = (dataclasses.replace(PROBLEM.ties[0], step_bytes=50),)
+    problem = dataclasses.replace(PROBLEM, units=units, ties=ties)
+    first, second = score(problem, (0, 0, 1), (True, True, False)).stages
+    assert first.memory_bytes == 1300 + 20 + 30 + 50  # more than 40 of activations
+    assert second.step_bytes == 4 + 50
+    assert second.memory_bytes == 1400 + 40 + 20 + 10  # less than activations
