@@ -278,6 +278,8 @@ def _stage(plan: Plan, stage: StagePlan) -> dict[str, Any]:
                 "received_bytes",
                 "recompute_peak_bytes",
                 "wire_bytes",
+                "transient_bytes",
+                "step_bytes",
             )
         },
         "memory_limit_bytes": plan.problem.limits[plan.problem.rank_of(stage.index)],

@@ -102,6 +102,10 @@ def _faults(
         paired and problem.transfer == "ends",
         'transfer="ends" needs ranks of one stage each',
     )
+    yield (
+        problem.transfer == "ends" and problem.checkpointing != "none",
+        'transfer="ends" goes with checkpointing="none" alone',
+    )
     micro_batches = problem.micro_batches
     yield micro_batches < 1, f"micro_batches={micro_batches} is below 1"
     yield not 0 <= gap < 1, f"gap={gap} is not in [0, 1)"

@@ -37,6 +37,8 @@ def crossing(
     for value in groups.values:
         first = place[value.producer] + 1
         last = max(place[reader] for reader in value.consumers) + 1
+        if last <= first:  # read before it is made: only where memory is shared
+            continue
         seconds[first] += value.hop_s
         seconds[last] -= value.hop_s
         size[first] += value.wire_bytes

@@ -124,6 +124,7 @@ def test_through_shared_memory_both_ends_pay_once():
     stages = score(problem, (0, 1, 2), (False,) * 3).stages
     assert [row.communication_s for row in stages] == [0.5, 0.75, 0.75]
 
+
 def test_backward_holds_the_largest_transient_and_what_is_reserved():
     units = tuple(
         dataclasses.replace(unit, transient_bytes=size)
