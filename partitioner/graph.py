@@ -49,9 +49,6 @@ class TensorMeta:
     requires_grad: bool
     storage: int
     """Equal numbers share memory (views, in-place results)."""
-    order: tuple[int, ...] = ()
-    """Dimensions from outermost to innermost in memory; empty if in their own
-    order (or if elements overlap)."""
     varying: tuple[int, ...] = ()
     """Dimensions that follow the sizes of the inputs."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from partitioner.cost.weights import read_weights
-from partitioner.emit.layers import is_differentiable
+from partitioner.emit.gradients import differentiable_values
 from partitioner.graph import InputSpec, ModelGraph, info
 from partitioner.version import __version__
 
@@ -289,16 +289,21 @@ def _stage(plan: Plan, stage: StagePlan) -> dict[str, Any]:
 
 
 def _boundaries(plan: Plan) -> list[dict[str, Any]]:
+    differentiable = differentiable_values(plan.graph)
     return [
         {
             "after_stage": stage,
-            "values": [_value(node) for node in values if info(node).outputs],
+            "values": [
+                _value(node, differentiable=node in differentiable)
+                for node in values
+                if info(node).outputs
+            ],
         }
         for stage, values in enumerate(plan.layers.boundaries)
     ]
 
 
-def _value(node: fx.Node) -> dict[str, Any]:
+def _value(node: fx.Node, *, differentiable: bool) -> dict[str, Any]:
     facts = info(node)
     meta = facts.outputs[0]
     return {
@@ -307,6 +312,6 @@ def _value(node: fx.Node) -> dict[str, Any]:
         "shape": list(meta.shape),
         "dtype": str(meta.dtype).removeprefix("torch."),
         "bytes": meta.nbytes,
-        "differentiable": is_differentiable(meta),
+        "differentiable": differentiable,
         "source": facts.source,
     }

@@ -4,16 +4,20 @@ DeepSpeed shares one pool of receive buffers between activations and gradients,
 by position and whatever the dtype; calls ``backward`` once per floating tensor
 of a boundary; and insists on a gradient for each of them. So all differentiable
 values travel as the *bits* of one float32 carrier in slot 0, and all the rest as
-at most one byte tensor in slot 1. Nothing between :meth:`WireSpec.pack` and
-:meth:`WireSpec.unpack` does arithmetic on a carrier or on its gradient.
+at most one byte tensor in slot 1. Each tensor keeps the order of its dimensions in
+memory (channels-last images; dropout draws in memory order), which is known at run
+time only: what fake tensors say of it differs from what kernels do. Nothing between
+:meth:`WireSpec.pack` and :meth:`WireSpec.unpack` does arithmetic on a carrier or on its
+gradient.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,93 +31,14 @@ from partitioner.runtime.bits import (
     pack_bits,
     unpack_bits,
 )
+from partitioner.runtime.wire_value import WireValue, memory_order, reordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["WireSpec", "WireValue"]
+__all__ = ["WireSpec"]
 
 _HEADER_ITEM_BYTES = 8  # int64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireValue:
-    """What one value of a boundary looks like.
-
-    Args:
-        name: Name for messages.
-        kind: A tensor, or a Python integer (a size).
-        dtype: The tensor's dtype; None for an integer.
-        shape: The tensor's shape; None for a dimension known at run time only.
-        differentiable: A gradient flows back through this value.
-        source: ``file:line`` of the operation that makes it, for messages.
-        order: Its dimensions from the outermost to the innermost in memory, which
-            is kept (channels-last images; dropout draws in memory order); empty if
-            that is their own order.
-
-    Raises:
-        EmitError: The fields contradict each other.
-    """
-
-    name: str
-    kind: Literal["tensor", "int"]
-    dtype: torch.dtype | None
-    shape: tuple[int | None, ...]
-    differentiable: bool
-    source: str = ""
-    order: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if (self.kind == "tensor") != (self.dtype is not None):
-            raise EmitError(f"{self}: a tensor has a dtype, and only a tensor has one")
-        if self.differentiable and not _can_have_gradient(self.dtype):
-            raise EmitError(f"{self}: {self.dtype} has no gradient")
-
-    def __str__(self) -> str:
-        """Return the name and where the value is made."""
-        return f"{self.name!r} ({self.source})" if self.source else repr(self.name)
-
-    def check(self, value: Tensor | int) -> None:
-        """Compare a value at run time with this description.
-
-        Raises:
-            RuntimeGuardError: Kind, dtype, rank, a fixed dimension or the need
-                of a gradient differs.
-        """
-        found = self._difference(value)
-        if found:
-            raise RuntimeGuardError(
-                f"value {self} at a stage boundary {found}",
-                hint="partition again with example inputs like those you train on",
-            )
-
-    def to_memory_order(self, value: Any) -> Any:
-        """Return a view whose dimensions are in the order of memory."""
-        return value.permute(self.order) if self.order else value
-
-    def from_memory_order(self, value: Any) -> Any:
-        """Undo :meth:`to_memory_order`."""
-        if not self.order:
-            return value
-        places = sorted(range(len(self.order)), key=self.order.__getitem__)
-        return value.permute(places)
-
-    def _difference(self, value: Tensor | int) -> str:
-        if self.kind == "int":
-            return "" if type(value) is int else f"is {value!r}, not an int"
-        if not isinstance(value, Tensor):
-            return f"is a {type(value).__name__}, not a tensor"
-        if value.dtype != self.dtype:
-            return f"has dtype {value.dtype}; the plan has {self.dtype}"
-        shape = tuple(value.shape)
-        if len(shape) != len(self.shape) or any(
-            want not in {None, have}
-            for want, have in zip(self.shape, shape, strict=True)
-        ):
-            return f"has shape {shape}; the plan has {self.shape}"
-        if value.requires_grad and not self.differentiable:
-            return "requires grad; the plan sends it without a gradient"
-        return ""
 
 
 @dataclass(frozen=True)
@@ -123,8 +48,9 @@ class WireSpec:
     The carrier (float32, one-dimensional, at least one element) holds the bytes
     of each differentiable value in order, each padded to four bytes. The byte
     tensor (uint8) starts with a header of int64 numbers – the dimensions known
-    at run time only, then the integers – followed by the bytes of the
-    non-differentiable tensors; it is left out where it would be empty.
+    at run time only, then each tensor's order of dimensions in memory if it has more
+    than one, then the integers – followed by the bytes of the non-differentiable
+    tensors; it is left out where it would be empty.
 
     Args:
         values: The boundary's values in order.
@@ -153,13 +79,16 @@ class WireSpec:
         if token is None:
             device = tensors[0].device if tensors else torch.device("cpu")
             token = torch.zeros((), device=device, requires_grad=True)
-        differentiable = [
-            self._laid_out(index, values) for index in self._differentiable
+        laid_out = [
+            value.permute(memory_order(value)) if isinstance(value, Tensor) else value
+            for value in values
         ]
+        differentiable = [_tensor(laid_out[index]) for index in self._differentiable]
         carrier = pack_bits(token, differentiable)
         if not self._has_bytes:
             return carrier
-        return carrier, self._pack_bytes(values, carrier.device)
+        header = self._header(values)
+        return carrier, self._pack_bytes(header, laid_out, carrier.device)
 
     def unpack(self, received: Tensor | tuple[Tensor, ...]) -> tuple[Any, ...]:
         """Turn what DeepSpeed received into ``(token, *values)``.
@@ -180,7 +109,8 @@ class WireSpec:
         """
         carrier, rest = self._split(received)
         header = self._read_header(rest)
-        shapes = self._shapes(header)
+        orders = self._orders(header)
+        shapes = self._shapes(header, orders)
         differentiable = tuple(
             (shapes[index], _dtype(self.values[index]))
             for index in self._differentiable
@@ -197,8 +127,8 @@ class WireSpec:
                 values[index] = carrier.new_empty(
                     shapes[index], dtype=_dtype(self.values[index])
                 )
-        pairs = zip(self.values, values, strict=True)
-        return (token, *(spec.from_memory_order(value) for spec, value in pairs))
+        pairs = zip(values, orders, strict=True)
+        return (token, *(reordered(value, order) for value, order in pairs))
 
     # The values by the way they travel: positions in ``self.values``.
 
@@ -222,9 +152,15 @@ class WireSpec:
     def _open_dimensions(self) -> int:
         return sum(value.shape.count(None) for value in self.values)
 
+    @cached_property
+    def _ranks(self) -> tuple[int, ...]:
+        """How many numbers of the header say how each value lies in memory."""
+        ranks = [len(value.shape) for value in self.values]
+        return tuple(rank if rank > 1 else 0 for rank in ranks)
+
     @property
     def _header_length(self) -> int:
-        return self._open_dimensions + len(self._integers)
+        return self._open_dimensions + sum(self._ranks) + len(self._integers)
 
     @cached_property
     def _has_bytes(self) -> bool:
@@ -242,20 +178,22 @@ class WireSpec:
         for spec, value in zip(self.values, values, strict=True):
             spec.check(value)
 
-    def _pack_bytes(
-        self, values: Sequence[Tensor | int], device: torch.device
-    ) -> Tensor:
+    def _header(self, values: Sequence[Tensor | int]) -> list[int]:
+        """Return the numbers that say how to read the rest."""
         numbers = list(self._run_time_sizes(values))
-        numbers += [int(values[index]) for index in self._integers]
-        pieces = [bytes_of(self._laid_out(index, values)) for index in self._opaque]
+        for value, rank in zip(values, self._ranks, strict=True):
+            if rank:
+                numbers += memory_order(_tensor(value))
+        return numbers + [int(values[index]) for index in self._integers]
+
+    def _pack_bytes(
+        self, numbers: list[int], laid_out: Sequence[Any], device: torch.device
+    ) -> Tensor:
+        pieces = [bytes_of(laid_out[index]) for index in self._opaque]
         if numbers:
             header = torch.tensor(numbers, dtype=torch.int64).view(torch.uint8)
             pieces.insert(0, header.to(device))
         return torch.cat(pieces)
-
-    def _laid_out(self, index: int, values: Sequence[Tensor | int]) -> Tensor:
-        laid_out: Tensor = self.values[index].to_memory_order(_tensor(values[index]))
-        return laid_out
 
     def _run_time_sizes(self, values: Sequence[Tensor | int]) -> Iterator[int]:
         for spec, value in zip(self.values, values, strict=True):
@@ -285,13 +223,23 @@ class WireSpec:
         header: list[int] = numbers.tolist()
         return header
 
-    def _shapes(self, header: list[int]) -> list[tuple[int, ...]]:
+    def _orders(self, header: list[int]) -> list[tuple[int, ...]]:
+        """Return how each value's dimensions lie in memory."""
+        numbers = iter(header[self._open_dimensions :])
+        orders = []
+        for value, rank in zip(self.values, self._ranks, strict=True):
+            own = tuple(range(len(value.shape)))
+            orders.append(tuple(itertools.islice(numbers, rank)) or own)
+        return orders
+
+    def _shapes(
+        self, header: list[int], orders: Sequence[tuple[int, ...]]
+    ) -> list[tuple[int, ...]]:
         """Return the shape of each value, in the order of memory."""
         sizes = iter(header)
         shapes = []
-        for value in self.values:
+        for value, order in zip(self.values, orders, strict=True):
             shape = [next(sizes) if size is None else size for size in value.shape]
-            order = value.order or range(len(shape))
             shapes.append(tuple(shape[dim] for dim in order))
         return shapes
 
@@ -303,7 +251,7 @@ class WireSpec:
         values: list[Any],
     ) -> None:
         """Fill ``values`` with what came in the byte tensor."""
-        numbers = header[self._open_dimensions :]
+        numbers = header[len(header) - len(self._integers) :]
         for index, number in zip(self._integers, numbers, strict=True):
             values[index] = number
         offset = len(header) * _HEADER_ITEM_BYTES
@@ -326,10 +274,6 @@ class WireSpec:
                 f"the plan's values need {needed_bytes}",
                 hint="micro-batches of different shapes need dynamic_shape=True",
             )
-
-
-def _can_have_gradient(dtype: torch.dtype | None) -> bool:
-    return dtype is not None and (dtype.is_floating_point or dtype.is_complex)
 
 
 def _dtype(value: WireValue) -> torch.dtype:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from partitioner.capture import capture
 from partitioner.capture.tree import flatten, rebuild
 from partitioner.emit import Placement
+from partitioner.emit.write import Seeder
 from partitioner.graph import ModelGraph, info
 from partitioner.runtime.ops import in_region
 from partitioner.verify import Verification, verify
@@ -62,7 +63,12 @@ def _cut(graph: ModelGraph, seed: int) -> Placement:
     return placement
 
 
-def rerun(graph: ModelGraph, model: nn.Module, tensors: list[Tensor]) -> Any:
+def rerun(
+    graph: ModelGraph,
+    model: nn.Module,
+    tensors: list[Tensor],
+    seeder: Seeder | None = None,
+) -> Any:
     """Run the recorded graph node by node, on the weights of ``model``."""
     queue = iter(tensors)
     env: dict[fx.Node, Any] = {}
@@ -75,6 +81,8 @@ def rerun(graph: ModelGraph, model: nn.Module, tensors: list[Tensor]) -> Any:
         elif node.op != "output":
             region = info(node).region
             call = _callable(node, model)
+            if seeder is not None and info(node).draws:
+                call = partial(seeder, info(node).draw_key, call)
             env[node] = in_region(
                 region.grad_enabled, region.autocast, call, *args, **kwargs
             )

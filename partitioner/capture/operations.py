@@ -95,6 +95,7 @@ class OperationRecorder(TorchFunctionMode):
         self, model: nn.Module, fakes: FakeWeights, leaves: frozenset[str]
     ) -> None:
         super().__init__()
+        self.model = model
         self.leaves = leaves
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.recording = Recording(calls=[], spans=[], output=None)
@@ -383,8 +384,22 @@ class OperationRecorder(TorchFunctionMode):
             for tensor in (*changed, *tensors_in(out)):
                 self.values.taint(tensor)
         if has_result:
-            out = self._note_results(call, out, {id(tensor) for tensor in changed})
+            written = {id(tensor) for tensor in changed}
+            if self._is_asked_in_place(call):
+                written |= {id(tensor) for tensor in tensors}
+            out = self._note_results(call, out, written)
         return out
+
+    def _is_asked_in_place(self, call: Call) -> bool:
+        """Whether a call was asked to write its argument, and may not have done so.
+
+        Dropout in eval mode: a later reader of the argument reads what it returned, as
+        it does in train mode.
+        """
+        if call.kind == "module":
+            return getattr(self.model.get_submodule(call.target), "inplace", False)
+        asked = call.kwargs.get("inplace") is True
+        return asked or function_name(call.target).endswith("dropout_")
 
     def _note_results(self, call: Call, out: Any, written: set[int]) -> Any:
         index = len(self.recording.calls) - 1

@@ -85,7 +85,6 @@ class Values:
             dtype=tensor.dtype,
             requires_grad=tensor.requires_grad,
             storage=self.storage_of(tensor),
-            order=memory_order(tensor),
         )
 
     def is_known(self, tensor: torch.Tensor) -> bool:
@@ -238,22 +237,3 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
     """Return the same tensor as another object."""
     with torch.enable_grad() if tensor.requires_grad else torch.no_grad():
         return tensor.view_as(tensor)
-
-
-def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the dimensions in order of memory if they are not in their own order.
-
-    Gaps do not matter (a part of another tensor): operations on the tensor give theirs
-    the same order.
-    """
-    if tensor.is_contiguous():
-        return ()
-    # In plain numbers: a permute of a fake costs as much as an operation of the model.
-    sizes, strides = tensor.shape, tensor.stride()
-    order = tuple(sorted(range(len(sizes)), key=lambda dim: -strides[dim]))
-    least = 1
-    for dim in reversed(order):
-        if sizes[dim] != 1 and strides[dim] < least:
-            return ()  # overlaps
-        least = max(strides[dim], 1) * sizes[dim]
-    return () if order == tuple(range(len(sizes))) else order

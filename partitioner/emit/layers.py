@@ -10,6 +10,7 @@ from torch import fx
 from partitioner.capture.tree import rebuild
 from partitioner.emit.flow import Flow, find_flow
 from partitioner.emit.fuse import Call, fuse
+from partitioner.emit.gradients import differentiable_values, requires_grad
 from partitioner.emit.placement import (
     Piece,
     Placement,
@@ -20,7 +21,8 @@ from partitioner.emit.write import Seeder, write_segment
 from partitioner.errors import EmitError
 from partitioner.graph import ModelGraph, TensorMeta, info
 from partitioner.runtime.pipeline_module import ParameterTie
-from partitioner.runtime.wire import WireSpec, WireValue
+from partitioner.runtime.wire import WireSpec
+from partitioner.runtime.wire_value import WireValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,8 +101,11 @@ def emit(
         i for i in range(len(found)) if i == 0 or found[i].stage != found[i - 1].stage
     ]
     parts = (*starts, len(found))
+    wires = _Wires(graph)
     layers = tuple(
-        _layer(graph, found, calls, flow, index=index, parts=parts, seeder=seeder)
+        _layer(
+            graph, found, calls, flow, wires, index=index, parts=parts, seeder=seeder
+        )
         for index in range(len(found))
     )
     head, leaves = _head(graph, late, flow, seeder)
@@ -134,6 +139,7 @@ def _layer(
     found: Sequence[Piece],
     calls: Sequence[Sequence[Call]],
     flow: Flow,
+    wires: _Wires,
     *,
     index: int,
     parts: Sequence[int],
@@ -156,48 +162,48 @@ def _layer(
     return Layer(
         body=body,
         stage=piece.stage,
-        receive=wire_spec(incoming) if starts else None,
-        send=wire_spec(outgoing) if ends else None,
+        receive=wires.spec(incoming) if starts else None,
+        send=wires.spec(outgoing) if ends else None,
         is_first=index == 0,
     )
 
 
-def wire_spec(values: Sequence[fx.Node]) -> WireSpec:
-    """Describe the values of one boundary."""
-    return WireSpec(tuple(_wire_value(node) for node in values))
+class _Wires:
+    """Describes the values of boundaries."""
 
+    def __init__(self, graph: ModelGraph) -> None:
+        self._differentiable = differentiable_values(graph)
 
-def _wire_value(node: fx.Node) -> WireValue:
-    facts = info(node)
-    if facts.kind == "size":
+    def spec(self, values: Sequence[fx.Node]) -> WireSpec:
+        """Describe the values of one boundary."""
+        return WireSpec(tuple(self._value(node) for node in values))
+
+    def _value(self, node: fx.Node) -> WireValue:
+        facts = info(node)
+        if facts.kind == "size":
+            return WireValue(
+                name=node.name, kind="int", dtype=None, shape=(), differentiable=False
+            )
+        if len(facts.outputs) != 1:
+            message = f"{facts.id} ({facts.source}) crosses a boundary but is no tensor"
+            raise EmitError(message)
+        meta = facts.outputs[0]
+        differentiable = node in self._differentiable
         return WireValue(
-            name=node.name, kind="int", dtype=None, shape=(), differentiable=False
+            name=node.name,
+            kind="tensor",
+            dtype=meta.dtype,
+            shape=_open_shape(meta),
+            differentiable=differentiable,
+            drops_gradient=requires_grad(node) and not differentiable,
+            source=facts.source,
         )
-    if len(facts.outputs) != 1:
-        message = f"{facts.id} ({facts.source}) crosses a boundary but is no tensor"
-        raise EmitError(message)
-    meta = facts.outputs[0]
-    return WireValue(
-        name=node.name,
-        kind="tensor",
-        dtype=meta.dtype,
-        shape=_open_shape(meta),
-        differentiable=is_differentiable(meta),
-        source=facts.source,
-        order=meta.order,
-    )
 
 
 def _open_shape(meta: TensorMeta) -> tuple[int | None, ...]:
     return tuple(
         None if dim in meta.varying else size for dim, size in enumerate(meta.shape)
     )
-
-
-def is_differentiable(meta: TensorMeta) -> bool:
-    """Whether a gradient flows back through a tensor."""
-    has_gradient = meta.dtype.is_floating_point or meta.dtype.is_complex
-    return meta.requires_grad and has_gradient
 
 
 def _head(

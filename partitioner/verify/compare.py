@@ -21,6 +21,11 @@ GRADIENT_FLOOR = 1e-3
 model's largest gradient if that is more: some gradients are zero but for rounding
 (a key's bias under softmax). One rounding counts where it is more than that share."""
 
+NOISE = 16 * torch.finfo(torch.float32).eps
+"""A gradient below this share of the model's largest, in both runs, is what rounding
+left of a sum that is zero (a bias before batch statistics): its error is relative to
+the largest gradient. A tolerance of 1e-5 of the floor is less than one rounding."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeErrors:
@@ -106,8 +111,9 @@ def compare(original: Outcome, cut: Outcome) -> ModeErrors:
     """Return the relative errors of ``cut`` against ``original``."""
     outputs = _paired_outputs(original, cut)
     floor = least_scale(original.gradients.values())
+    largest = _largest_of(original.gradients.values())
     gradients = {
-        name: _gradient_error(gradient, cut.gradients[name], floor)
+        name: _gradient_error(gradient, cut.gradients[name], floor, largest)
         for name, gradient in original.gradients.items()
     }
     buffers = [error(b, cut.buffers[name]) for name, b in original.buffers.items()]
@@ -130,11 +136,17 @@ def least_scale(gradients: Iterable[Tensor | None]) -> float:
     """Return the least scale that an error of one of these gradients is relative to."""
     present = [gradient for gradient in gradients if gradient is not None]
     rounding = max((torch.finfo(g.dtype).eps for g in present), default=0.0)
-    largest = max(map(_largest, present), default=0.0)
-    return max(GRADIENT_FLOOR, rounding) * largest
+    return max(GRADIENT_FLOOR, rounding) * _largest_of(present)
 
 
-def _gradient_error(a: Tensor | None, b: Tensor | None, floor: float) -> float:
+def _largest_of(gradients: Iterable[Tensor | None]) -> float:
+    present = [gradient for gradient in gradients if gradient is not None]
+    return max(map(_largest, present), default=0.0)
+
+
+def _gradient_error(
+    a: Tensor | None, b: Tensor | None, floor: float, largest: float
+) -> float:
     """A missing gradient counts as zero: the engine's optimizer sees zeros too."""
     if a is None and b is None:
         return 0.0
@@ -142,7 +154,8 @@ def _gradient_error(a: Tensor | None, b: Tensor | None, floor: float) -> float:
         present = b if a is None else a
         assert present is not None
         return error(torch.zeros_like(present), present, floor or 1.0)
-    return error(a, b, floor)
+    is_noise = max(_largest(a), _largest(b)) <= NOISE * largest
+    return error(a, b, largest if is_noise else floor)
 
 
 def error(reference: Tensor, value: Tensor, floor: float = 0.0) -> float:

@@ -20,7 +20,8 @@ from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 from partitioner.runtime.segment import CheckpointedSegment, Segment, SegmentBody
 from partitioner.runtime.ties import ParameterTie
-from partitioner.runtime.wire import WireSpec, WireValue
+from partitioner.runtime.wire import WireSpec
+from partitioner.runtime.wire_value import WireValue
 
 __all__ = ["Case", "Outcome", "Part", "run_pipeline", "run_single", "sole"]
 

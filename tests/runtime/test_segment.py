@@ -17,7 +17,8 @@ from partitioner.runtime.segment import (
     SegmentBody,
     SegmentProgram,
 )
-from partitioner.runtime.wire import WireSpec, WireValue
+from partitioner.runtime.wire import WireSpec
+from partitioner.runtime.wire_value import WireValue
 
 
 def gradient(parameter: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 
 from partitioner.errors import EmitError, RuntimeGuardError
-from partitioner.runtime.wire import WireSpec, WireValue
+from partitioner.runtime.wire import WireSpec
+from partitioner.runtime.wire_value import WireValue
 
 
 def value_spec(value: Tensor | int, *, name="v", differentiable=None, shape=None):
@@ -294,6 +296,29 @@ def test_guard_refuses_to_lose_a_gradient():
     spec = WireSpec(values=(value_spec(torch.randn(2)),))
     with pytest.raises(RuntimeGuardError, match="requires grad"):
         spec.pack(None, [torch.randn(2, requires_grad=True)])
+
+
+def test_a_gradient_that_reaches_no_output_is_dropped():
+    value = torch.randn(2, requires_grad=True) * 1
+    spec = WireSpec(
+        (replace(value_spec(value, differentiable=False), drops_gradient=True),)
+    )
+    _, (received,), _ = cross(spec, [value])
+    assert bits(received) == bits(value)
+    assert not received.requires_grad
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_dimensions_keep_their_order_in_memory(
+    order: tuple[int, ...], requires_grad: bool
+):
+    dense = torch.randn(2, 3, 4, requires_grad=requires_grad)
+    value = dense.permute(order) * 1
+    assert value.is_contiguous() == (order == (0, 1, 2))
+    _, (received,), _ = cross(spec_of(value), [value])
+    assert torch.equal(received, value)
+    assert received.stride() == value.stride()
 
 
 def test_guard_refuses_another_number_of_values():

@@ -57,6 +57,17 @@ def test_gradients_are_known_to_a_rounding_of_the_largest(dtype: torch.dtype):
     assert least == 16 * max(1e-3, torch.finfo(dtype).eps)
 
 
+def test_what_rounding_left_of_zero_is_compared_with_the_largest_gradient():
+    def worst(noise: float, other: float) -> float:
+        original = outcome(gradients={"a": t(noise), "b": t(16)})
+        cut = outcome(gradients={"a": t(other), "b": t(16)})
+        return compare(original, cut).max_gradient_error
+
+    assert worst(1e-6, -1e-6) < 1e-6
+    assert worst(1e-6, 1e-3) > 1e-2
+    assert worst(1e-3, 1e-6) > 1e-2
+
+
 def test_no_gradients_have_no_scale():
     assert least_scale([None]) == 0.0
 

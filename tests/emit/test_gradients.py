@@ -1,0 +1,73 @@
+"""Gradients come back through what an output depends on, and through nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from partitioner.capture import capture
+from partitioner.emit import emit
+from partitioner.emit.gradients import differentiable_values
+from partitioner.graph import ModelGraph, info
+from partitioner.verify import verify
+from partitioner.verify.inputs import input_tensors
+from tests.capture import toys
+from tests.captured import BATCH, cut_everywhere, seeded, two_stages
+
+
+class Unread(toys.Toy):
+    """Writes over what the producer of an unread value has saved."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        unread = torch.sigmoid(h * h)
+        h.add_(1.0)
+        return self.second(h) + torch.tanh(unread).detach()
+
+
+class WritesPart(toys.Toy):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        copy = torch.zeros_like(x)
+        copy[:, 0] = h[:, -1]
+        return self.second(copy)
+
+
+class Differentiates(torch.nn.Module):
+    """A leaf that needs its argument's graph and hands on no gradient."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        (slope,) = torch.autograd.grad(torch.tanh(h).sum(), h, retain_graph=True)
+        return slope.detach()
+
+
+class AsksInside(toys.Toy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Differentiates()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(x) + self.inner(self.first(x))
+
+
+def reached(graph: ModelGraph) -> set[str]:
+    return {info(node).id for node in differentiable_values(graph)}
+
+
+def test_what_no_output_depends_on_crosses_without_a_gradient():
+    graph = capture(seeded(Unread()), BATCH)
+    assert "@0:1" not in reached(graph)  # the sigmoid
+    layers = emit(graph, two_stages(graph, "@0:2"))
+    (spec,) = [layer.send for layer in layers.layers if layer.send is not None]
+    found = {value.name: value for value in spec.values}
+    assert found["sigmoid"].drops_gradient
+    assert not found["sigmoid"].differentiable
+    assert all(found.ok for found in cut_everywhere(graph))
+
+
+@pytest.mark.parametrize("toy", [WritesPart, AsksInside])
+def test_writes_without_a_result_and_leaves_count(toy: type[toys.Toy]):
+    graph = capture(seeded(toy()), BATCH)
+    assert "first@0" in reached(graph)
+    assert verify(graph, two_stages(graph, "first@0"), input_tensors(graph, None)).ok
