@@ -397,9 +397,11 @@ class OperationRecorder(TorchFunctionMode):
         it does in train mode.
         """
         if call.kind == "module":
-            return getattr(self.model.get_submodule(call.target), "inplace", False)
-        asked = call.kwargs.get("inplace") is True
-        return asked or function_name(call.target).endswith("dropout_")
+            module = self.model.get_submodule(str(call.target))
+            return getattr(module, "inplace", False) is True
+        if call.kwargs.get("inplace") is True:
+            return True
+        return callable(call.target) and function_name(call.target).endswith("dropout_")
 
     def _note_results(self, call: Call, out: Any, written: set[int]) -> Any:
         index = len(self.recording.calls) - 1

@@ -172,3 +172,29 @@ def test_a_size_that_is_read_beside_a_copy_still_makes_a_guard():
 
     graph = check(Limited())
     assert any("64" in guard.text for guard in graph.guards)
+
+
+class WrittenByDropout(Toy):
+    """Reads a tensor that dropout has written, in train mode, under its first name."""
+
+    def __init__(self, drop: Callable[..., Tensor] | nn.Module) -> None:
+        super().__init__()
+        self.drop = drop
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        dropped = (
+            self.drop(h)
+            if isinstance(self.drop, nn.Module)
+            else self.drop(h, training=self.training, inplace=True)
+        )
+        return self.second(h) + dropped
+
+
+@pytest.mark.parametrize(
+    "drop", [nn.Dropout(0.5, inplace=True), F.dropout, F.alpha_dropout]
+)
+def test_dropout_in_place_has_the_same_readers_in_both_modes(
+    drop: Callable[..., Tensor] | nn.Module,
+):
+    assert differing(WrittenByDropout(drop)) == []
