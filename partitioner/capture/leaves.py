@@ -11,6 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from partitioner.capture.fakes import make_fake, refresh_flat_weights
+from partitioner.capture.forced import EXTREMES, ForcedDraws
 from partitioner.capture.tree import flatten, map_tree, rebuild, template
 from partitioner.capture.values import version
 
@@ -23,8 +24,6 @@ __all__ = ["Known", "is_leaf", "run_for_real", "why_whole"]
 
 REAL_ELEMENTS = 2**26
 """Weights of a module that is run for real; above, recording gives up on it."""
-
-SEEDS = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,10 @@ class _Attempt:
     """With fakes in place of tensors."""
     saved: list[torch.Tensor]
     """One tensor for each memory that autograd keeps."""
+
+    def saved_bytes(self) -> int:
+        """Return the bytes that autograd keeps, weights included."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self.saved)
 
 
 Made = dict[int, tuple[torch.Tensor, torch.Tensor, int]]
@@ -83,8 +86,11 @@ def run_for_real(
     *,
     on_write: Callable[[torch.Tensor], None],
     on_saved: Callable[[torch.Tensor], object],
-) -> tuple[Any] | None:
+) -> tuple[Any, bool] | None:
     """Run a module on random numbers, to learn what fakes cannot tell.
+
+    Where it draws what it does (which of its layers run), the run counts that keeps
+    most for backward.
 
     Integers (lengths, indices) are the example's where they are inputs of the model,
     repeated at other sizes, and otherwise ones or zeros.
@@ -99,8 +105,9 @@ def run_for_real(
             the size of what the module made.
 
     Returns:
-        The result with fakes in place of tensors, in a tuple; None if it cannot be
-        run, or if what it returns depends on the numbers.
+        The result with fakes in place of tensors, and whether what it keeps differs
+        from run to run; None if it cannot be run, or if what it returns depends on
+        the numbers.
     """
     weights = [*module.parameters(), *module.buffers()]
     if sum(weight.numel() for weight in weights) > REAL_ELEMENTS:
@@ -111,8 +118,8 @@ def run_for_real(
     attempts: list[_Attempt] = []
     for fill in fills:
         found = [
-            _attempt(fill, module, call, arguments, on_write, seed=seed)
-            for seed in SEEDS
+            _attempt(fill, module, call, arguments, on_write, seed=seed, draws=draws)
+            for seed, draws in enumerate(EXTREMES)
         ]
         if None not in found:  # else these integers are none that the module takes
             attempts += [attempt for attempt in found if attempt is not None]
@@ -122,13 +129,14 @@ def run_for_real(
         [(path, _shape(leaf)) for path, leaf in flatten(attempt.result)]
         for attempt in attempts
     ]
-    first = attempts[0]
+    first = max(attempts, key=_Attempt.saved_bytes)  # of equals the first
     depends = any(_is_number(leaf) for _, leaf in flatten(first.result))
     if any(shape != shapes[0] for shape in shapes) or depends:
         return None
     for tensor in first.saved:
         on_saved(tensor)
-    return (first.result,)
+    varies = len({attempt.saved_bytes() for attempt in attempts}) > 1
+    return first.result, varies
 
 
 def _is_integers(leaf: Any) -> bool:
@@ -143,6 +151,7 @@ def _attempt(
     on_write: Callable[[torch.Tensor], None],
     *,
     seed: int,
+    draws: float,
 ) -> _Attempt | None:
     """Run once; return what came of it, or None if it failed."""
     torch.manual_seed(seed)
@@ -157,7 +166,7 @@ def _attempt(
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     try:
-        with _real_weights(module, made, known), hooks:
+        with _real_weights(module, made, known), hooks, ForcedDraws(draws):
             out = call(args, kwargs)
     except Exception:
         return None

@@ -12,6 +12,7 @@ from partitioner.capture.ambient import ambient, function_modes, kept_ambient
 from partitioner.capture.checks import recorded_checks
 from partitioner.capture.counters import set_attributes
 from partitioner.capture.dispatch import FakeDispatch, OperatorWatch
+from partitioner.capture.forced import EXTREMES, ForcedDraws
 from partitioner.capture.frames import Frame, forward_source, user_source
 from partitioner.capture.functions import tensors_in
 from partitioner.capture.idle import CountersChanged
@@ -146,7 +147,9 @@ class Recorder(OperationRecorder):
     def _fake_or_real(self, run: Run, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run a leaf on fakes, or on random numbers if fakes cannot run it."""
         try:
-            return run(args, kwargs)
+            if self.paths[id(module)] not in self.leaves:
+                return run(args, kwargs)
+            return self._at_extremes(lambda: run(args, kwargs))
         except Exception as error:
             if not self._may_be_odd(module, error):
                 raise
@@ -166,7 +169,35 @@ class Recorder(OperationRecorder):
                 f"{self.paths[id(module)]} was run on random numbers to learn what it "
                 f"returns: {first_line(error)}"
             )
-            return found[0]
+            out, varies = found
+            if varies:
+                self._note_drawn(self.paths[id(module)])
+            return out
+
+    def _at_extremes(self, run: Callable[[], Any]) -> Any:
+        """Run a leaf; one that draws which layers run, so that it keeps most."""
+        with ForcedDraws(EXTREMES[0]) as high:
+            out = run()
+        call = self.current
+        if not high.used or call is None:
+            return out
+        saved = self.values.forget_saved(call)
+        with ForcedDraws(EXTREMES[1]):
+            other = run()
+        kept_bytes = [sum(nbytes for _, nbytes in kept) for kept in (saved, call.saved)]
+        if kept_bytes[0] != kept_bytes[1]:
+            self._note_drawn(call.module)
+        if kept_bytes[1] > kept_bytes[0]:
+            return other
+        self.values.forget_saved(call)
+        self.values.note_saved(call, saved)
+        return out
+
+    def _note_drawn(self, path: str) -> None:
+        self.recording.notes.append(
+            f"{path} draws what it runs (layers that are left out by chance): it is "
+            "priced by the draw that runs most"
+        )
 
     def _may_be_odd(self, module: nn.Module, error: Exception) -> bool:
         """Whether it may be the fakes' fault that a leaf failed."""

@@ -208,11 +208,18 @@ class Values:
         self._saved.add(storage)
         call.saved.append((storage, tensor.untyped_storage().nbytes()))
 
-    def forget_saved(self, call: Call | None) -> None:
-        """Drop what was noted for ``call``, which has to run a second time."""
-        if call is not None:
-            self._saved -= {storage for storage, _ in call.saved}
-            call.saved.clear()
+    def forget_saved(self, call: Call | None) -> list[tuple[int, int]]:
+        """Drop and return what was noted for ``call``, which has to run once more."""
+        if call is None:
+            return []
+        saved, call.saved = call.saved, []
+        self._saved -= {storage for storage, _ in saved}
+        return saved
+
+    def note_saved(self, call: Call, saved: list[tuple[int, int]]) -> None:
+        """Put back what :meth:`forget_saved` returned."""
+        self._saved |= {storage for storage, _ in saved}
+        call.saved = saved
 
 
 def _without_memory(tensor: torch.Tensor) -> str:

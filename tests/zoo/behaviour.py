@@ -248,10 +248,11 @@ class StochasticDepth(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.blocks = nn.ModuleList(Block() for _ in range(3))
+            self.layerdrop = 0.3
 
         def forward(self, x: Tensor) -> Tensor:
             for block in self.blocks:
-                if self.training and torch.rand([]) < 0.3:
+                if self.training and torch.rand([]) < self.layerdrop:
                     continue
                 x = block(x)
             return x

@@ -36,16 +36,9 @@ CHOSEN = (
     "what to recompute is the plan's choice: the pipeline keeps what the model's own"
     " checkpointing drops, and does not compute it again"
 )
-DRAWN = "which blocks run is drawn anew in each run"
 UNLIKE = {
     ("recomputes by itself", "backward_flops"): CHOSEN,
     ("recomputes by itself", "saved_bytes"): CHOSEN,
-    ("stochastic depth", "saved_bytes"): DRAWN,
-    ("opt with layer drop", "forward_flops"): DRAWN,
-    ("opt with layer drop", "backward_flops"): DRAWN,
-    ("bart with layer drop", "saved_bytes"): DRAWN,
-    ("wav2vec2 with layer drop", "forward_flops"): DRAWN,
-    ("wav2vec2 with layer drop", "backward_flops"): DRAWN,
     ("lstm", "saved_bytes"): PAGES,
     ("bidirectional lstm", "saved_bytes"): PAGES,
 }
@@ -61,10 +54,6 @@ FVCORE_LACKS = {
     "compiled part": "it traces the model, which refuses",
     "vmap": "it counts a batched product once, not once for each in the batch",
     "vector quantizer": "distances, and the product that a .data write hides",
-    "stochastic depth": DRAWN,
-    "opt with layer drop": DRAWN,
-    "bart with layer drop": DRAWN,
-    "wav2vec2 with layer drop": DRAWN,
 }
 """Entry → what fvcore cannot count of it."""
 
@@ -77,6 +66,7 @@ def price_faults(name: str, costed: CostedGraph, model: nn.Module) -> list[str]:
         costed: Its recording, priced on a CPU.
         model: The model, in train mode, caches off; its gradients are filled in.
     """
+    _keep_layers(model)
     graph, found = costed.graph, costed.total
     expected = _counted(graph, model)
     faults = _differences(name, found, expected)
@@ -85,6 +75,14 @@ def price_faults(name: str, costed: CostedGraph, model: nn.Module) -> list[str]:
         if not math.isclose(found.forward_flops, flops, rel_tol=FLOPS_TOLERANCE):
             faults.append(f"{found.forward_flops} FLOPs forward, by fvcore {flops}")
     return [f"price: {fault}" for fault in faults]
+
+
+def _keep_layers(model: nn.Module) -> None:
+    """Switch LayerDrop off: a price is that of all layers."""
+    for module in model.modules():
+        for holder in (module, getattr(module, "config", None)):
+            if hasattr(holder, "layerdrop"):
+                holder.layerdrop = 0.0  # type: ignore[union-attr]
 
 
 def _differences(name: str, found: NodeCost, expected: NodeCost) -> list[str]:
