@@ -31,7 +31,9 @@ STEPS = 3
 CASES = [
     *itertools.product(["llama-1b"], ["bfloat16", "float32"], ["none", "all"]),
     ("gpt2-medium", "bfloat16", "none"),
-    ("resnet-152", "bfloat16", "none"),
+    # Not bfloat16: DeepSpeed leaves batch statistics in float32, and torch's backward
+    # of batch norm takes no such mix on a GPU.
+    ("resnet-152", "float32", "none"),
     ("t5-large", "bfloat16", "all"),
 ]
 

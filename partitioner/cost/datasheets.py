@@ -83,6 +83,7 @@ _TABLE = (
         launch_s=5e-6,
         source="one AVX2 core at 3 GHz; memory is this machine's",
         efficiency=_VECTOR_UNITS,
+        streams={},
     ),
     _gpu(
         "v100-32g",

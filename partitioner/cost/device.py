@@ -16,18 +16,37 @@ if TYPE_CHECKING:
 
 __all__ = ["TENSOR_CORES", "DeviceProfile", "OperatorClass"]
 
-OperatorClass = Literal["matmul", "convolution", "attention", "other"]
-"""What an operator's reachable share of the peak depends on."""
+OperatorClass = Literal[
+    "matmul",
+    "misaligned",
+    "convolution",
+    "attention",
+    "normalisation",
+    "batch_norm",
+    "other",
+]
+"""What an operator's reachable share of the peaks depends on.
+
+``misaligned``: a product in a 16-bit type with rows that are no multiple of 16 bytes
+(a vocabulary of 50,257), which tensor cores cannot load at once.
+"""
 
 TENSOR_CORES: Mapping[OperatorClass, float] = {
     "matmul": 0.78,
+    "misaligned": 0.12,
     "convolution": 0.25,
     "attention": 0.60,
     "other": 1.0,
 }
 """Shares of the dense peak that eager kernels reach: an H200 under torch 2.11 measured
-0.71-0.84 (products, bfloat16 and float32), 0.12-0.31 (convolutions, channels first),
-0.40-0.69 (fused attention of width 64, the masked half counted)."""
+0.71-0.84 (products, bfloat16 and float32), 0.10-0.15 (misaligned products), 0.12-0.31
+(convolutions, channels first), 0.40-0.69 (fused attention of width 64, the masked half
+counted)."""
+
+STREAMS: Mapping[OperatorClass, float] = {"normalisation": 0.35, "batch_norm": 0.1}
+"""Shares of the memory bandwidth that slow kernels reach: an H200 measured 0.34-0.63
+(layer norm) and 0.05-0.17 (batch norm of 64 to 2,048 channels, channels first: one
+thread block for each channel)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +68,8 @@ class DeviceProfile:
             keeps for backward what torch's CUDA kernels keep; ``"cpu"``.
         efficiency: Share of ``peak_flops`` an operator class reaches.
         bandwidth_efficiency: Share of ``memory_bandwidth`` that kernels reach (an
-            H200 measured 0.91 for a plain sum, 0.43 for softmax and layer norm).
+            H200 measured 0.91 for a plain sum, 0.43 for a softmax).
+        streams: That share where an operator class has one of its own.
     """
 
     name: str
@@ -65,6 +85,9 @@ class DeviceProfile:
         default_factory=lambda: dict(TENSOR_CORES)
     )
     bandwidth_efficiency: float = 0.65
+    streams: Mapping[OperatorClass, float] = field(
+        default_factory=lambda: dict(STREAMS)
+    )
 
     def __post_init__(self) -> None:
         """Refuse figures a roofline would divide by.
@@ -86,6 +109,7 @@ class DeviceProfile:
             "bandwidth_efficiency": self.bandwidth_efficiency,
             **{f"peak_flops[{name!r}]": x for name, x in self.peak_flops.items()},
             **{f"efficiency[{name!r}]": x for name, x in self.efficiency.items()},
+            **{f"streams[{name!r}]": x for name, x in self.streams.items()},
         }
         for name, value in rates.items():
             if not value > 0:
@@ -98,10 +122,11 @@ class DeviceProfile:
             message = f"profile {self.name!r}: kind is {self.kind!r}"
             raise OptionError(message, hint="choose from gpu, cpu")
         classes = get_args(OperatorClass)
-        for entry in self.efficiency:
-            if entry not in classes:
-                message = f"profile {self.name!r}: efficiency has an entry {entry!r}"
-                raise OptionError(message, hint=f"choose from {', '.join(classes)}")
+        for table in ("efficiency", "streams"):
+            for entry in getattr(self, table):
+                if entry not in classes:
+                    message = f"profile {self.name!r}: {table} has an entry {entry!r}"
+                    raise OptionError(message, hint=f"choose from {', '.join(classes)}")
         for name in ("link_latency_s", "launch_s"):
             value = getattr(self, name)
             if not value >= 0:
@@ -143,9 +168,12 @@ class DeviceProfile:
         if dtype == "float32" and operator_class == "convolution":
             dtype = "tfloat32"
         peak = self.peak_flops.get(dtype, self.peak_flops["float32"])
-        return peak * self.efficiency.get(operator_class, 1.0)
+        share = self.efficiency.get(operator_class)
+        if share is None and operator_class == "misaligned":
+            share = self.efficiency.get("matmul")
+        return peak * (1.0 if share is None else share)
 
-    @property
-    def bytes_per_s(self) -> float:
-        """Reachable bytes per second to and from memory."""
-        return self.memory_bandwidth * self.bandwidth_efficiency
+    def bytes_per_s(self, operator_class: OperatorClass) -> float:
+        """Return the reachable bytes per second to and from memory."""
+        share = self.streams.get(operator_class, self.bandwidth_efficiency)
+        return self.memory_bandwidth * share

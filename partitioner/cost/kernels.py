@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from partitioner.cost.profiles import OperatorClass
 
+_MATRIX, _HALF_BYTES, _LOAD_BYTES = 2, 2, 16
+
 __all__ = ["Kernel", "KernelTrace", "dtype_name"]
 
 
@@ -76,12 +78,27 @@ class KernelTrace(TorchDispatchMode):
         read = [leaf for leaf in tree_leaves(inputs) if _is_tensor(leaf)]
         written = [leaf for leaf in tree_leaves(result) if _is_tensor(leaf)]
         kernel = Kernel(
-            operator_class=operator_class(name) if flops else "other",
+            operator_class=_class_of(name, flops, [*read, *written]),
             dtype=_compute_type([*read, *written]),
             flops=flops,
             nbytes=_traffic(name, read, written),
         )
         self.kernels[kernel] += 1
+
+
+def _class_of(name: str, flops: int, tensors: Iterable[torch.Tensor]) -> OperatorClass:
+    found = operator_class(name, counted=bool(flops))
+    if found == "matmul" and any(map(_is_misaligned, tensors)):
+        return "misaligned"
+    return found
+
+
+def _is_misaligned(tensor: torch.Tensor) -> bool:
+    """Whether rows of a 16-bit matrix do not start at multiples of 16 bytes."""
+    if tensor.dim() < _MATRIX or tensor.element_size() != _HALF_BYTES:
+        return False
+    rows = [stride for stride in tensor.stride()[-2:] if stride != 1]
+    return any(stride * _HALF_BYTES % _LOAD_BYTES for stride in rows)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

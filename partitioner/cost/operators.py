@@ -136,6 +136,8 @@ _BACKWARD = """
     upsample_trilinear3d_backward value_selecting_reduction_backward _unsafe_index_put
 """
 
+_NORMALISES = frozenset({"native_layer_norm", "native_group_norm", "_fused_rms_norm"})
+
 UNCOUNTED = frozenset(
     " ".join(
         [
@@ -166,8 +168,19 @@ def formula(operator: Any) -> Callable[..., int] | None:
     return found or FORMULAS.get(plain_name(operator))
 
 
-def operator_class(name: str) -> OperatorClass:
-    """Return the class whose efficiency holds for a plain operator name."""
+def operator_class(name: str, *, counted: bool) -> OperatorClass:
+    """Return the class whose efficiency holds for a plain operator name.
+
+    Args:
+        name: As :func:`plain_name` gives it.
+        counted: Whether it has FLOPs.
+    """
+    if "batch_norm" in name:
+        return "batch_norm"
+    if name.removesuffix("_backward") in _NORMALISES:
+        return "normalisation"
+    if not counted:
+        return "other"
     if "attention" in name:
         return "attention"
     if "conv" in name:

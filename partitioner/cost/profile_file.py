@@ -31,8 +31,8 @@ _NUMBERS = (
     "launch_s",
     "bandwidth_efficiency",
 )
-_TABLES = ("peak_flops", "efficiency")
-_OPTIONAL = ("source", "kind", "bandwidth_efficiency", "efficiency")
+_TABLES = ("peak_flops", "efficiency", "streams")
+_OPTIONAL = ("source", "kind", "bandwidth_efficiency", "efficiency", "streams")
 _KEYS = ("memory_bytes", *_TEXT, *_NUMBERS, *_TABLES)
 
 

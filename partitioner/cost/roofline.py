@@ -33,7 +33,7 @@ def kernels_s(profile: DeviceProfile, kernels: Mapping[Kernel, int]) -> float:
 def _kernel_s(profile: DeviceProfile, kernel: Kernel) -> float:
     reachable = profile.flops_per_s(kernel.dtype, kernel.operator_class)
     arithmetic_s = kernel.flops / reachable
-    traffic_s = kernel.nbytes / profile.bytes_per_s
+    traffic_s = kernel.nbytes / profile.bytes_per_s(kernel.operator_class)
     return max(arithmetic_s, traffic_s) + profile.launch_s
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from partitioner.cost.kernels import Kernel, KernelTrace, dtype_name
 from partitioner.cost.operators import UNCOUNTED, formula, plain_name
@@ -73,3 +76,26 @@ def test_no_operator_has_both_a_formula_and_an_exemption():
 
 def test_dtypes_are_named_as_profiles_name_them():
     assert dtype_name(torch.bfloat16) == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "expected"),
+    [
+        (50257, torch.bfloat16, "misaligned"),
+        (50264, torch.bfloat16, "matmul"),
+        (50257, torch.float32, "matmul"),
+    ],
+)
+def test_rows_of_odd_length_in_half_types_are_misaligned(width, dtype, expected):
+    with FakeTensorMode(), KernelTrace() as trace:
+        torch.randn(16, 64, dtype=dtype) @ torch.randn(width, 64, dtype=dtype).T
+    found = {kernel.operator_class for kernel in trace.kernels if kernel.flops}
+    assert found == {expected}
+
+
+def test_norms_are_classes_of_their_own():
+    with FakeTensorMode(), KernelTrace() as trace:
+        nn.LayerNorm(8)(torch.randn(2, 8))
+        nn.BatchNorm2d(8)(torch.randn(2, 8, 4, 4))
+    found = {kernel.operator_class for kernel in trace.kernels}
+    assert {"normalisation", "batch_norm"} <= found
