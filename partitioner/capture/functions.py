@@ -71,7 +71,7 @@ def as_target(
     if name.startswith("__get__"):
         return "function", getattr, (args[0], name.removeprefix("__get__"))
     if name == "__deepcopy__":
-        args = (args[0], {})  # copy's memory of this forward's other objects
+        args = (*args[:1], {})  # copy's memory of this forward's other objects
     method = name if getattr(torch.Tensor, name, None) is func else _method_name(func)
     if method:
         return "method", method, args

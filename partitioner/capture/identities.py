@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.nn import functional
 
-from partitioner.capture.merge import MismatchError, compare_structure
 from partitioner.capture.prune import refs
 from partitioner.capture.records import Call, Recording, Ref, SpanRecord
+from partitioner.capture.structure import MismatchError, compare_structure
 from partitioner.capture.tree import leaves, map_tree, relabel
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partitioner.capture.merge import MismatchError, check_sizes
-from partitioner.capture.operations import LeafNeeded
+from partitioner.capture.merge import check_sizes
+from partitioner.capture.refusals import LeafNeeded
+from partitioner.capture.structure import MismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -6,16 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from partitioner.capture.identities import as_in_train_mode
-from partitioner.capture.merge import (
-    MismatchError,
-    check_sizes,
-    compare_structure,
-    merge_modes,
-    merge_sizes,
-)
-from partitioner.capture.operations import LeafNeeded
+from partitioner.capture.merge import check_sizes, merge_modes, merge_sizes
+from partitioner.capture.refusals import LeafNeeded
 from partitioner.capture.rounding import pin_divisions
 from partitioner.capture.sizes import FreeSize, candidates, size_notes, split
+from partitioner.capture.structure import MismatchError, compare_structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from partitioner.capture.divisions import best_split
-from partitioner.capture.merge import MismatchError, check_sizes, compare_structure
+from partitioner.capture.merge import check_sizes
 from partitioner.capture.sizes import SizeExpr
+from partitioner.capture.structure import MismatchError, compare_structure
 from partitioner.capture.tree import map_tree
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from partitioner.capture.fakes import (
 )
 from partitioner.capture.frames import forward_source
 from partitioner.capture.idle import CountersChanged, idle_counters, idle_note
-from partitioner.capture.operations import LeafNeeded
 from partitioner.capture.prune import prune
 from partitioner.capture.recorder import Recorder
+from partitioner.capture.refusals import LeafNeeded
 from partitioner.capture.untouched import untouched
 from partitioner.errors import DataDependentError
 

@@ -9,8 +9,8 @@ from partitioner.capture.align import Difference, differing_modules
 from partitioner.capture.guards import settle
 from partitioner.capture.identities import as_in_train_mode
 from partitioner.capture.inputs import forward_error
-from partitioner.capture.merge import MismatchError, merge_modes
-from partitioner.capture.operations import LeafNeeded
+from partitioner.capture.merge import merge_modes
+from partitioner.capture.refusals import LeafNeeded
 from partitioner.capture.resized import (
     Sized,
     merged_apart,
@@ -20,6 +20,7 @@ from partitioner.capture.resized import (
 )
 from partitioner.capture.session import Session
 from partitioner.capture.sizes import FreeSize, as_recorded
+from partitioner.capture.structure import MismatchError
 from partitioner.errors import CaptureError
 
 if TYPE_CHECKING:

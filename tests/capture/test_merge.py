@@ -7,16 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from partitioner.capture.merge import (
-    ByMode,
-    MismatchError,
-    check_sizes,
-    merge_modes,
-    merge_sizes,
-)
+from partitioner.capture.merge import ByMode, check_sizes, merge_modes, merge_sizes
 from partitioner.capture.prune import prune
 from partitioner.capture.records import Call, Recording, Ref, SpanRecord
 from partitioner.capture.sizes import FreeSize, SizeExpr
+from partitioner.capture.structure import MismatchError
 from partitioner.capture.tree import template
 from partitioner.graph import Region, TensorMeta
 

@@ -25,14 +25,18 @@ BATCH, OTHER_BATCH = 3, 5
 
 
 def runs(model: nn.Module, inputs: dict[str, Tensor]) -> bool:
-    """Whether torch takes what the recipe writes in place."""
+    """Whether torch takes what the recipe writes in place, in both modes."""
     twin = copy.deepcopy(model)
-    own = {name: tensor.clone() for name, tensor in inputs.items()}
-    try:
-        found = [leaf for _, leaf in flatten(twin(**own)) if isinstance(leaf, Tensor)]
-        torch.autograd.backward([leaf.sum() for leaf in found if leaf.requires_grad])
-    except RuntimeError:
-        return False
+    for training in (True, False):
+        twin.train(training)
+        own = {name: tensor.clone() for name, tensor in inputs.items()}
+        try:
+            leaves = [leaf for _, leaf in flatten(twin(**own))]
+            found = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            roots = [tensor.sum() for tensor in found if tensor.requires_grad]
+            torch.autograd.backward(roots)
+        except RuntimeError:
+            return False
     return True
 
 
