@@ -52,7 +52,7 @@ def differentiable_values(graph: ModelGraph) -> frozenset[fx.Node]:
         near = {*node.all_input_nodes, *(n for g in groups.get(node, ()) for n in g)}
         # Some writes have no result (``h[0] = x``).
         waiting += [n for n in near if requires_grad(n) or info(n).writes]
-    return frozenset(found)
+    return frozenset(node for node in found if requires_grad(node))
 
 
 def _may_differentiate(graph: ModelGraph, node: fx.Node) -> bool:

@@ -71,3 +71,13 @@ def test_writes_without_a_result_and_leaves_count(toy: type[toys.Toy]):
     graph = capture(seeded(toy()), BATCH)
     assert "first@0" in reached(graph)
     assert verify(graph, two_stages(graph, "first@0"), input_tensors(graph, None)).ok
+
+
+def test_a_write_to_what_requires_no_gradient_gives_it_none():
+    class WritesInput(toys.Toy):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x.mul_(2.0), self.second(self.first(x))
+
+    graph = capture(seeded(WritesInput()), BATCH)
+    assert "@0:0" not in reached(graph)
+    assert all(found.ok for found in cut_everywhere(graph))
