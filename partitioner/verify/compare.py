@@ -21,10 +21,10 @@ GRADIENT_FLOOR = 1e-3
 model's largest gradient if that is more: some gradients are zero but for rounding
 (a key's bias under softmax). One rounding counts where it is more than that share."""
 
-NOISE = 16 * torch.finfo(torch.float32).eps
-"""A gradient below this share of the model's largest, in both runs, is what rounding
-left of a sum that is zero (a bias before batch statistics): its error is relative to
-the largest gradient. A tolerance of 1e-5 of the floor is less than one rounding."""
+ROUNDINGS = 8 * torch.finfo(torch.float32).eps
+"""A difference of a few roundings of the model's largest gradient is relative to that:
+it is what cancelling leaves (a bias before batch statistics), and a tolerance of 1e-5 of
+the floor would be less than one rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +154,8 @@ def _gradient_error(
         present = b if a is None else a
         assert present is not None
         return error(torch.zeros_like(present), present, floor or 1.0)
-    is_noise = max(_largest(a), _largest(b)) <= NOISE * largest
-    return error(a, b, largest if is_noise else floor)
+    of_largest = error(a, b, largest)
+    return of_largest if of_largest <= ROUNDINGS else error(a, b, floor)
 
 
 def error(reference: Tensor, value: Tensor, floor: float = 0.0) -> float:
