@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from partitioner.verify.run import Outcome
 
@@ -18,13 +18,14 @@ __all__ = ["ModeErrors", "Verification", "compare", "error", "least_scale"]
 
 GRADIENT_FLOOR = 1e-3
 """A gradient is compared relative to its own largest element, or to this share of the
-model's largest gradient if that is more: some gradients are zero but for rounding
-(a key's bias under softmax). One rounding counts where it is more than that share."""
+model's largest gradient if that is more."""
 
-ROUNDINGS = 8 * torch.finfo(torch.float32).eps
-"""A difference of a few roundings of the model's largest gradient is relative to that:
-it is what cancelling leaves (a bias before batch statistics), and a tolerance of 1e-5 of
-the floor would be less than one rounding."""
+MOVED = 4
+"""How much of what rounding is seen to move a gradient by may explain a difference:
+two runs each stray from the true value, and what was seen is a sample."""
+MOST_MOVED = 16
+"""Roundings of the model's largest gradient that rounding may explain at most: what
+moves by more has met a branch (a routed token), which says nothing of the cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +108,32 @@ class Verification:
         return "\n".join([*lines, f"{verdict} (tolerance {self.tolerance:.0e})"])
 
 
-def compare(original: Outcome, cut: Outcome) -> ModeErrors:
-    """Return the relative errors of ``cut`` against ``original``."""
+def compare(
+    original: Outcome, cut: Outcome, nudged: Sequence[Outcome] = ()
+) -> ModeErrors:
+    """Return the relative errors of ``cut`` against ``original``.
+
+    Some gradients are zero but for rounding (a key's bias under softmax, a bias before
+    batch statistics): two runs that round in another order share no digit of them.
+    What they are known to is not their size, which small gradients have as well, but
+    how far they move when every weight and input moves by one rounding.
+
+    Args:
+        original: The model as it is.
+        cut: Its pipeline.
+        nudged: The model with its weights and inputs moved by one rounding. How far a
+            gradient moves there is no error.
+    """
     outputs = _paired_outputs(original, cut)
-    floor = least_scale(original.gradients.values())
     largest = _largest_of(original.gradients.values())
+    floor = least_scale(original.gradients.values())
     gradients = {
-        name: _gradient_error(gradient, cut.gradients[name], floor, largest)
+        name: _gradient_error(
+            gradient,
+            cut.gradients[name],
+            floor=floor,
+            spread=_spread(gradient, [run.gradients[name] for run in nudged], largest),
+        )
         for name, gradient in original.gradients.items()
     }
     buffers = [error(b, cut.buffers[name]) for name, b in original.buffers.items()]
@@ -134,9 +154,7 @@ def _paired_outputs(original: Outcome, cut: Outcome) -> list[float]:
 
 def least_scale(gradients: Iterable[Tensor | None]) -> float:
     """Return the least scale that an error of one of these gradients is relative to."""
-    present = [gradient for gradient in gradients if gradient is not None]
-    rounding = max((torch.finfo(g.dtype).eps for g in present), default=0.0)
-    return max(GRADIENT_FLOOR, rounding) * _largest_of(present)
+    return GRADIENT_FLOOR * _largest_of(gradients)
 
 
 def _largest_of(gradients: Iterable[Tensor | None]) -> float:
@@ -144,8 +162,23 @@ def _largest_of(gradients: Iterable[Tensor | None]) -> float:
     return max(map(_largest, present), default=0.0)
 
 
+def _spread(
+    gradient: Tensor | None, others: Sequence[Tensor | None], largest: float
+) -> float:
+    """Return what rounding explains of a gradient's error."""
+    if gradient is None:
+        return 0.0
+    moved = [
+        _difference(gradient, other)
+        for other in others
+        if other is not None and other.shape == gradient.shape
+    ]
+    most = MOST_MOVED * torch.finfo(gradient.dtype).eps * largest
+    return MOVED * min(max(moved, default=0.0), most)
+
+
 def _gradient_error(
-    a: Tensor | None, b: Tensor | None, floor: float, largest: float
+    a: Tensor | None, b: Tensor | None, *, floor: float, spread: float
 ) -> float:
     """A missing gradient counts as zero: the engine's optimizer sees zeros too."""
     if a is None and b is None:
@@ -154,11 +187,12 @@ def _gradient_error(
         present = b if a is None else a
         assert present is not None
         return error(torch.zeros_like(present), present, floor or 1.0)
-    of_largest = error(a, b, largest)
-    return of_largest if of_largest <= ROUNDINGS else error(a, b, floor)
+    return error(a, b, floor, spread)
 
 
-def error(reference: Tensor, value: Tensor, floor: float = 0.0) -> float:
+def error(
+    reference: Tensor, value: Tensor, floor: float = 0.0, spread: float = 0.0
+) -> float:
     """Return the largest difference relative to the reference's largest element.
 
     Args:
@@ -166,19 +200,25 @@ def error(reference: Tensor, value: Tensor, floor: float = 0.0) -> float:
         value: What is compared; another shape or dtype is an infinite error, and so
             is a non-finite element where the reference has none.
         floor: Least scale to be relative to.
+        spread: Difference that is none.
     """
     if reference.shape != value.shape or reference.dtype != value.dtype:
         return float("inf")
     if reference.numel() == 0 or torch.equal(reference, value):
         return 0.0
-    wide = torch.complex128 if reference.is_complex() else torch.float64
-    a, b = reference.to(wide), value.to(wide)
-    same = (a == b) | (a.isnan() & b.isnan())
-    difference = torch.where(same, torch.zeros_like(a), a - b).abs().max().item()
+    difference = _difference(reference, value)
     scale = max(_largest(reference), floor)
     if math.isnan(difference) or scale == 0.0:
         return float("inf")
-    return difference / scale
+    return max(difference - spread, 0.0) / scale
+
+
+def _difference(reference: Tensor, value: Tensor) -> float:
+    """Return the largest difference; nan where only one is."""
+    wide = torch.complex128 if reference.is_complex() else torch.float64
+    a, b = reference.to(wide), value.to(wide)
+    same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(same, torch.zeros_like(a), a - b).abs().max().item()
 
 
 def _largest(tensor: Tensor) -> float:

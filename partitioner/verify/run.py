@@ -41,11 +41,28 @@ attributes is there for the second."""
 
 
 def run_original(
-    graph: ModelGraph, seeding: Seeding, tensors: Sequence[Tensor]
+    graph: ModelGraph,
+    seeding: Seeding,
+    tensors: Sequence[Tensor],
+    *,
+    nudge: int | None = None,
 ) -> dict[str, Outcome]:
-    """Run the user's model as it is in both modes, every draw seeded."""
+    """Run the user's model as it is in both modes, every draw seeded.
+
+    Args:
+        graph: The recorded model.
+        seeding: Seeds the draws.
+        tensors: The inputs.
+        nudge: If given, weights and inputs move by one rounding, up or down as a
+            generator with this seed says.
+    """
     outcomes = {}
     with undisturbed(graph):
+        if nudge is not None:
+            generator = torch.Generator().manual_seed(nudge)
+            for parameter in graph.model.parameters():
+                parameter.data = _nudged(parameter.data, generator)
+            tensors = [_nudged(tensor, generator) for tensor in _own(graph, tensors)]
         for mode, training in MODES.items():
             args, kwargs = call_with(graph, _own(graph, tensors))
             with _in_mode(graph, training=training):
@@ -55,6 +72,15 @@ def run_original(
                 _backward(outputs)
                 outcomes[mode] = _outcome(graph.model, outputs)
     return outcomes
+
+
+def _nudged(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a copy in which each number is one rounding larger or smaller."""
+    if not tensor.is_floating_point():
+        return tensor
+    signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
+    step = torch.finfo(tensor.dtype).eps * signs.to(tensor.device, tensor.dtype)
+    return tensor * (1 + step)
 
 
 def run_cut(

@@ -51,25 +51,30 @@ def test_a_floor_keeps_rounding_of_zeros_small():
     assert error(t(1e-12), t(2e-12), floor=1e-3) == pytest.approx(1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradients_are_known_to_a_rounding_of_the_largest(dtype: torch.dtype):
-    least = least_scale([None, t(8, -16, dtype=dtype), t(1e-6, dtype=dtype)])
-    assert least == 16 * max(1e-3, torch.finfo(dtype).eps)
+def worst(of: float, cut: float, nudged: float, largest: float = 16) -> float:
+    runs = [outcome(gradients={"a": t(a), "b": t(largest)}) for a in (of, cut, nudged)]
+    return compare(runs[0], runs[1], runs[2:]).max_gradient_error
 
 
-def test_what_rounding_left_of_zero_is_compared_with_the_largest_gradient():
-    def worst(noise: float, other: float) -> float:
-        original = outcome(gradients={"a": t(noise), "b": t(16)})
-        cut = outcome(gradients={"a": t(other), "b": t(16)})
-        return compare(original, cut).max_gradient_error
+def test_what_rounding_moves_as_far_is_no_error():
+    assert worst(1e-6, -1e-6, -1e-6) == 0
+    assert worst(1e-6, 1e-3, -1e-6) > 1e-2
 
-    assert worst(1e-6, -1e-6) < 1e-6
-    assert worst(1e-6, 1e-3) > 1e-2
-    assert worst(1e-3, 1e-6) > 1e-2
+
+@pytest.mark.parametrize("cut", [0.0, 2e-6, -1e-6], ids=["lost", "double", "reversed"])
+def test_a_gradient_that_is_only_small_is_compared(cut: float):
+    assert worst(1e-6, cut, 1e-6 * (1 + 1e-6)) == pytest.approx(
+        abs(cut - 1e-6) / (1e-3 * 16), rel=1e-3
+    )
+
+
+def test_what_moves_by_more_than_roundings_of_the_largest_explains_no_more():
+    assert worst(1.0, 2.0, 3.0) == pytest.approx(1 / 1, rel=1e-3)
 
 
 def test_no_gradients_have_no_scale():
     assert least_scale([None]) == 0.0
+    assert least_scale([None, t(8, -16), t(1e-6)]) == 16 * 1e-3
 
 
 def outcome(

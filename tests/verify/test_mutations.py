@@ -15,7 +15,7 @@ from partitioner.capture import capture
 from partitioner.emit import Layers, Placement, emit
 from partitioner.errors import RuntimeGuardError
 from partitioner.graph import ModelGraph
-from partitioner.verify import Verification
+from partitioner.verify import NUDGES, Verification
 from partitioner.verify.compare import compare
 from partitioner.verify.inputs import input_tensors
 from partitioner.verify.run import run_cut, run_original
@@ -36,7 +36,11 @@ def verified(
     tensors = input_tensors(graph, None)
     originals = run_original(graph, seeding, tensors)
     cuts = run_cut(graph, layers, tensors)
-    modes = {name: compare(originals[name], cuts[name]) for name in originals}
+    nudged = [run_original(graph, seeding, tensors, nudge=n) for n in range(NUDGES)]
+    modes = {
+        name: compare(originals[name], cuts[name], [run[name] for run in nudged])
+        for name in originals
+    }
     return Verification(modes=modes, tolerance=1e-5)
 
 
@@ -178,6 +182,45 @@ def test_a_gradient_counted_twice_is_caught():
 
     found = caught(graph, two_stages(graph, "first"), edited(0, double))
     assert found.max_output_error == 0
+
+
+class Scaled(toys.Toy):
+    """A branch that counts for next to nothing, as where layers are scaled by 1e-6."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(x) + 1e-6 * torch.tanh(self.first(x))
+
+
+class Times(torch.autograd.Function):
+    """Multiplies the gradient only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.factor, None
+
+
+@pytest.mark.parametrize("factor", [0.0, 2.0, -1.0])
+def test_a_wrong_gradient_of_a_parameter_with_small_ones_is_caught(factor: float):
+    graph = capture(seeded(Scaled()), BATCH)
+
+    def times(x: Tensor) -> Tensor:
+        return Times.apply(x, factor)
+
+    def wrong(body: fx.Graph) -> None:
+        node = named(body, "first")
+        with body.inserting_after(node):
+            value = body.call_function(times, (node,))
+        node.replace_all_uses_with(value, delete_user_cb=lambda user: user != value)
+
+    found = caught(graph, two_stages(graph, "second"), edited(1, wrong))
+    assert found.max_output_error == 0
+    failing = {name for name, error in found.per_parameter.items() if error > 1e-5}
+    assert failing == {"first.weight", "first.bias"}
 
 
 # -- draws, writes and modes -----------------------------------------------------------
