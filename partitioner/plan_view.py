@@ -278,6 +278,7 @@ def _stage(plan: Plan, stage: StagePlan) -> dict[str, Any]:
                 "received_bytes",
                 "recompute_peak_bytes",
                 "wire_bytes",
+                "reserved_bytes",
                 "transient_bytes",
                 "step_bytes",
             )

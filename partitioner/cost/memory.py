@@ -31,7 +31,7 @@ import torch
 from partitioner.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from partitioner.cost.units import Units
     from partitioner.cost.weights import Weight
@@ -111,19 +111,26 @@ class Engine:
         return weight.numel * (cast + _SCRATCH[_known(self.optimizer)] * full)
 
 
-def reserved_bytes(costed: CostedGraph, units: Units) -> int:
+def reserved_bytes(costed: CostedGraph, units: Units, blocks: Sequence[int]) -> int:
     """Return what backward holds for a moment wherever it runs.
 
-    The few units that need more (a loss over a large vocabulary) say so themselves.
+    At least what a unit of a block holds: a block may be brought back by recomputation
+    at the same time. The few units elsewhere that need more (a loss over a large
+    vocabulary) say so themselves.
+
+    Args:
+        costed: The priced graph.
+        units: Its units.
+        blocks: Number of the block of each unit, -1 for none.
     """
-    most = sorted(
-        (
-            max(costed.costs[node].transient_bytes for node in nodes)
-            for nodes in units.nodes
-        ),
-        reverse=True,
-    )
-    return most[EXCEPTIONS] if len(most) > EXCEPTIONS else 0
+    transient = [
+        max(costed.costs[node].transient_bytes for node in nodes)
+        for nodes in units.nodes
+    ]
+    inside = [size for size, block in zip(transient, blocks, strict=True) if block >= 0]
+    most = sorted(transient, reverse=True)
+    common = most[EXCEPTIONS] if len(most) > EXCEPTIONS else 0
+    return max([common, *inside])
 
 
 def _known(optimizer: str) -> str:

@@ -82,7 +82,7 @@ def problem(
         micro_batches=micro_batches,
         in_flight=in_flight(stages, micro_batches, schedule),
         memory_limit_bytes=memory_limit_bytes,
-        reserved_bytes=reserved_bytes(costed, found),
+        reserved_bytes=reserved_bytes(costed, found, blocks),
         order_edges=_order_edges(costed, found),
         ties=tuple(
             Tie(
@@ -159,7 +159,7 @@ def _units(
         for readers, weights in owners.items()
         if any(weight.trainable for weight in weights)
     }
-    reserved = reserved_bytes(costed, found)
+    reserved = reserved_bytes(costed, found, blocks)
     for index, nodes in enumerate(found.nodes):
         cost = sum((costed.costs[node] for node in nodes), NodeCost())
         weights = owners.get((index,), ())

@@ -198,14 +198,14 @@ class Intervals:
 
     @cached_property
     def transient_bytes(self) -> Floats:
-        """The most that backward holds for a moment."""
+        """The most that the backward of one unit holds beyond what is reserved."""
         most = np.zeros(len(self))
         sizes = [float(unit.transient_bytes) for unit in self.groups.problem.units]
         np.maximum.at(most, self.unit_segment, sizes)
         table = np.zeros((len(self) + 1, len(self) + 1))
         for start in range(len(self)):
             table[start, start + 1 :] = np.maximum.accumulate(most[start:])
-        return table + self.groups.problem.reserved_bytes
+        return table
 
     def coverage(self, items: Iterable[tuple[set[int], int, float]]) -> Floats:
         """Add a weight to every interval with at least one of some segments.
@@ -281,7 +281,9 @@ class Intervals:
         saved, peak = self.kept_bytes
         received = RECEIVED_COPIES * self.cut_bytes[:, None]
         wire = self.cut_bytes[:, None] + self.cut_bytes[None, :]
-        training = in_flight * (saved + received) + peak + wire + self.transient_bytes
+        moment = np.maximum(peak, self.transient_bytes)
+        moment = moment + self.groups.problem.reserved_bytes
+        training = in_flight * (saved + received) + wire + moment
         return self.static_bytes + np.maximum(training, self.step_bytes)
 
     def stage_costs(self) -> list[Floats]:

@@ -126,10 +126,11 @@ class Problem:
     Stage memory: ``static_bytes`` of its units, of each tie with a unit on it (once
     on a rank), plus ``in_flight[s]`` times (``saved_bytes`` of the kept units, plus
     what each recomputed block reads from outside itself, plus twice the bytes
-    received), plus the largest ``saved_bytes`` of one recomputed block on the rank,
-    plus ``reserved_bytes`` and the largest ``transient_bytes`` of a unit on the rank,
-    plus the bytes of one wire buffer each way (received and sent). While the optimizer
-    steps, ``step_bytes`` take the place of all but ``static_bytes``: the larger counts.
+    received), plus the bytes of one wire buffer each way (received and sent), plus
+    ``reserved_bytes``, plus the largest of what backward brings about for a moment: the
+    ``saved_bytes`` of one recomputed block, or the ``transient_bytes`` of a unit. While
+    the optimizer steps, ``step_bytes`` take the place of all but ``static_bytes``: the
+    larger counts.
 
     Time and memory of a rank are the sums over its stages. The objective is a weighted
     sum of ``max`` and ``sum`` of the rank times, see `weights`.

@@ -64,8 +64,7 @@ class MemoryRows:
         ties = self._ties(rank, stages)
         self._step(rank, limit, ties)
         terms = [(held, float(tie.static_bytes)) for held, tie in ties]
-        terms += self._transient(rank, stages)
-        parts: list[Terms] = []
+        parts = self._transient(stages)
         for stage in stages:
             terms += self._kept(stage)
             if self.problem.checkpointing != "none":
@@ -91,17 +90,14 @@ class MemoryRows:
             ]
         self._at_most(terms, limit)
 
-    def _transient(self, rank: int, stages: Iterable[int]) -> Terms:
-        """Return what backward holds for a moment beyond what is reserved."""
-        parts: list[Terms] = [
+    def _transient(self, stages: Iterable[int]) -> list[Terms]:
+        """Return what the backward of each unit holds beyond what is reserved."""
+        return [
             [(self.program.on(group, stage), float(size))]
             for stage in stages
             for group, size in enumerate(self.transient)
             if size and self._possible(group, stage)
         ]
-        if not parts:
-            return []
-        return [(self._largest(f"m{rank}", parts), float(self.limit))]
 
     def _kept(self, stage: int) -> Terms:
         """Return what a stage holds if nothing is recomputed, ties aside."""

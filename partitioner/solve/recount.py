@@ -130,8 +130,8 @@ def _memory(
         tie for tie in problem.ties if any(stage_of[unit] in held for unit in tie.units)
     ]
     here = [(stages[s], problem.in_flight[s]) for s in held]
-    peak = max(max(s.brought_back.values(), default=0) for s, _ in here)
-    peak += problem.reserved_bytes + max(s.transient for s, _ in here)
+    peak = max(max([s.transient, *s.brought_back.values()]) for s, _ in here)
+    peak += problem.reserved_bytes
     kept = sum(count * (s.saved + 2 * s.received) for s, count in here)
     training = peak + kept + sum(s.received + s.sent for s, _ in here)
     stepping = sum(s.step for s, _ in here) + sum(tie.step_bytes for tie in ties)

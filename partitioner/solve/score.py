@@ -35,8 +35,10 @@ class StageScore:
     """What recomputing the largest block brings back for a moment."""
     wire_bytes: int
     """One buffer for what is received and one for what is sent."""
+    reserved_bytes: int
+    """What any backward holds for a moment: gradients of activations."""
     transient_bytes: int
-    """What backward holds for a moment: gradients of activations."""
+    """What the backward of one unit here holds beyond that (a large loss)."""
     step_bytes: int
     """What the optimizer's step needs on top of the static bytes."""
     sent_bytes: int
@@ -56,8 +58,17 @@ class StageScore:
     @property
     def activation_bytes(self) -> int:
         """Peak of everything that is not there for the whole run, in training."""
-        kept = self.saved_bytes + self.received_bytes + self.wire_bytes
-        return kept + self.recompute_peak_bytes + self.transient_bytes
+        return self.kept_bytes + self.reserved_bytes + self.peak_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """What micro-batches in flight hold, and the buffers of the wire."""
+        return self.saved_bytes + self.received_bytes + self.wire_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The larger of what one block's recomputation and one unit's backward hold."""
+        return max(self.recompute_peak_bytes, self.transient_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +147,8 @@ def score(
             received_bytes=problem.in_flight[s] * RECEIVED_COPIES * hop_bytes[s],
             recompute_peak_bytes=peak[s],
             wire_bytes=hop_bytes[s] + hop_bytes[s + 1],
-            transient_bytes=problem.reserved_bytes + transient[s],
+            reserved_bytes=problem.reserved_bytes,
+            transient_bytes=transient[s],
             step_bytes=step[s],
             sent_bytes=hop_bytes[s + 1],
         )
@@ -161,10 +173,8 @@ def _weighted(weights: tuple[float, float], times: Sequence[float]) -> float:
 
 def _rank(rows: Sequence[StageScore]) -> RankScore:
     """Sum the stages of a rank; only one backward runs at a time."""
-    activations = sum(row.activation_bytes for row in rows)
-    for name in ("recompute_peak_bytes", "transient_bytes"):
-        peaks = [getattr(row, name) for row in rows]
-        activations -= sum(peaks) - max(peaks)
+    activations = sum(row.kept_bytes for row in rows) + rows[0].reserved_bytes
+    activations += max(row.peak_bytes for row in rows)
     step = sum(row.step_bytes for row in rows)
     return RankScore(
         time_s=sum(row.time_s for row in rows),

@@ -132,8 +132,10 @@ def test_backward_holds_the_largest_transient_and_what_is_reserved():
     )
     problem = dataclasses.replace(PROBLEM, units=units, reserved_bytes=100)
     first, second = score(problem, (0, 0, 1), (True, True, False)).stages
-    assert (first.transient_bytes, second.transient_bytes) == (109, 100)
-    assert first.memory_bytes == 1300 + 30 + 10 + 109
+    assert (first.transient_bytes, second.transient_bytes) == (9, 0)
+    assert first.memory_bytes == 1300 + 30 + 10 + 100  # 30 brought back, more than 9
+    kept, _ = score(problem, (0, 0, 1), (False, False, False)).stages
+    assert kept.memory_bytes == 1300 + 2 * 30 + 10 + 100 + 9
 
 
 def test_the_optimizer_s_step_counts_where_it_needs_more():

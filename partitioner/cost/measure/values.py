@@ -69,7 +69,21 @@ class Values:
             return self._compute(node)
         if len(outputs) > 1:
             return tuple(map(self._random, outputs))
-        return self._random(outputs[0])
+        source = _viewed(node)
+        if source is None:
+            return self._random(outputs[0])
+        # A view has the strides that its operation gives it: kernels depend on them.
+        viewed = self._view(node, source, self.value(source).detach())
+        return viewed.requires_grad_(outputs[0].requires_grad)
+
+    def _view(self, node: fx.Node, source: fx.Node, value: Tensor) -> Tensor:
+        def given(read: fx.Node) -> Any:
+            return value if read is source else self._compute(read)
+
+        args, kwargs = fx.map_arg((node.args, node.kwargs), given)
+        with torch.no_grad():
+            viewed: Tensor = _callable(self._graph, node)(*args, **kwargs)
+        return viewed.detach()
 
     def _needs_no_weight(self, node: fx.Node) -> bool:
         """Whether only inputs and constants are above ``node``, and no random draw."""
@@ -123,6 +137,18 @@ class Values:
         if meta.dtype is torch.bool:
             return torch.ones(meta.shape, dtype=torch.bool, device=self._device)
         return torch.zeros(meta.shape, dtype=meta.dtype, device=self._device)
+
+
+def _viewed(node: fx.Node) -> fx.Node | None:
+    """Return what a node is a view of, if all else it reads is plain numbers."""
+    if node.op not in {"call_function", "call_method"} or info(node).writes:
+        return None
+    tensors = [one for one in node.all_input_nodes if info(one).outputs]
+    if len(tensors) != 1 or len(info(tensors[0]).outputs) != 1:
+        return None
+    (source,) = tensors
+    same = info(source).outputs[0].storage == info(node).outputs[0].storage
+    return source if same and info(source).kind != "weight" else None
 
 
 def _callable(graph: ModelGraph, node: fx.Node) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from torch import nn
 
 from partitioner.capture import capture
 from partitioner.cost import measure, price, resolve
+from partitioner.cost.measure.values import Values
 from partitioner.cost.measurements import Measurements
 from partitioner.cost.work import Work
 from partitioner.graph import ModelGraph
@@ -149,3 +150,22 @@ def test_what_cannot_be_timed_says_why(tmp_path):
     graph = capture(model, table)
     found = measure(graph, device="cpu", cache_folder=tmp_path)
     assert any("IndexError" in reason for reason in found.failed.values())
+
+
+class Views(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.second(self.first(x).transpose(1, 2)[None].expand(3, -1, -1, -1))
+
+
+def test_arguments_have_the_strides_that_views_give_them():
+    graph = capture(Views(), torch.randn(4, 6, 8))
+    node = next(n for n in graph.graph.nodes if n.target == "expand")
+    found = Values(graph, torch.device("cpu")).value(node)
+    assert found.shape == (3, 4, 8, 6)
+    assert found.stride() == (0, 48, 1, 8)
+    assert found.requires_grad
+    assert found.is_leaf
