@@ -191,18 +191,15 @@ class CheckpointedSegment(Segment):
         if not torch.is_grad_enabled():
             return super().run(*values)
         copies = self._writes_inputs
-        kept = values if copies else self._shielded(values)
         seen: list[list[int]] = []
         result: tuple[Any, ...] = checkpoint(
             partial(self._run_again, copies=copies, seen=seen),
-            *kept,
+            *self._shielded(values),
             use_reentrant=False,
             preserve_rng_state=True,
             context_fn=self._recomputation.context_fn,
         )
         self._writes_inputs = any(seen[0])
-        if copies:
-            return result
         return tuple(
             made if index is None or seen[0][index] else values[index]
             for made, index in zip(result, self._passed, strict=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partitioner.errors import EmitError
 from partitioner.graph import info
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import fx
 
@@ -45,7 +45,9 @@ def pieces(graph: ModelGraph, placement: Placement) -> list[Piece]:
     """Cut every stage into segments: each recomputed block is one, and each rest.
 
     Stages are monotone along data and order edges, so that program order within
-    each stage is an order in which everything can run.
+    each stage is an order in which everything can run. A recomputed segment works on
+    copies of what it writes in place: where another segment has a part in the same
+    memory (something else runs in the middle of a block), neither is recomputed.
     """
     found: list[Piece] = []
     for stage in range(placement.stages):
@@ -62,7 +64,22 @@ def pieces(graph: ModelGraph, placement: Placement) -> list[Piece]:
             run.append(node)
         if run:
             found.append(Piece(stage=stage, block=block, nodes=tuple(run)))
-    return found
+    shared = _sharing_writes(graph, found)
+    return [
+        replace(piece, block="") if index in shared else piece
+        for index, piece in enumerate(found)
+    ]
+
+
+def _sharing_writes(graph: ModelGraph, found: Sequence[Piece]) -> set[int]:
+    """Return the pieces that write, or view, what another piece has a part in."""
+    piece_of = {node: i for i, piece in enumerate(found) for node in piece.nodes}
+    shared: set[int] = set()
+    for group in graph.groups:
+        parts = {piece_of[node] for node in group if node in piece_of}
+        if len(parts) > 1 and any(info(node).writes for node in group):
+            shared |= parts
+    return shared
 
 
 def check_placement(graph: ModelGraph, placement: Placement) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from partitioner.capture import capture
 from partitioner.capture.tree import flatten
 from partitioner.emit import Placement
-from partitioner.graph import ModelGraph, info
+from partitioner.graph import ModelGraph
 from partitioner.verify import verify
 from partitioner.verify.seeding import Seeding
 from tests.capture.random_modules import Recipe, built, example, recipes
@@ -75,13 +75,13 @@ def cut(graph: ModelGraph, rng: random.Random) -> Placement | None:
         return None
     if rng.random() < 0.5:
         return placement
-    spans = [span for span in graph.spans if rng.random() < 0.5]
-    block_of: dict = {}
-    for span in spans:
-        for node in span.nodes:
-            block_of.setdefault(node, span.id)
-    computing = {n for n in placement.stage_of if info(n).kind == "compute"}
-    block_of = {node: name for node, name in block_of.items() if node in computing}
+    block_of = {
+        node: span.id
+        for span in reversed(graph.spans)
+        if rng.random() < 0.5
+        for node in span.nodes
+        if node in placement.stage_of
+    }
     return Placement(stages=2, stage_of=placement.stage_of, block_of=block_of)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from torch import fx
+import torch
+from torch import Tensor, fx
 
 from partitioner.capture import capture
 from partitioner.emit import Placement, emit
 from partitioner.emit.placement import pieces
 from partitioner.errors import EmitError
 from partitioner.graph import ModelGraph, info
+from partitioner.verify import verify
 from tests.capture import toys
 from tests.captured import BATCH, captured, seeded, two_stages
 
@@ -91,3 +93,30 @@ def test_a_block_on_two_stages_is_two_pieces():
         stages=2, stage_of=stage_of, block_of=dict.fromkeys(nodes, "a")
     )
     assert [p.stage for p in pieces(graph, placement)] == [0, 1]
+
+
+def test_a_block_with_a_part_only_of_what_is_written_is_not_recomputed():
+    class CountsTwice(toys.Toy):
+        steps: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("steps", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.steps += 1
+            h = self.first(x)
+            self.steps += 1
+            return self.second(h) * self.steps
+
+    graph = capture(seeded(CountsTwice()), BATCH)
+    nodes = {info(node).id: node for node in placed(graph)}
+    placement = Placement(
+        stages=1,
+        stage_of=dict.fromkeys(nodes.values(), 0),
+        block_of={node: "a" for name, node in nodes.items() if name != "first@0"},
+    )
+    found = pieces(graph, placement)
+    assert len(found) == 3
+    assert not any(piece.block for piece in found)
+    assert verify(graph, placement, [BATCH]).ok

@@ -337,3 +337,14 @@ def test_what_a_later_segment_writes_can_still_be_recomputed():
             found += [total.detach(), leaf.grad, *parameters]
         results.append(found)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_what_is_handed_on_is_the_same_tensor_from_the_first_run():
+    # A buffer that segments before and after write in place.
+    segment = CheckpointedSegment(relay_body())
+    used, passed = torch.ones(2, 3), torch.zeros(())
+    for _ in range(2):
+        token = torch.zeros((), requires_grad=True)
+        _, _, used_after, passed_after = segment((token, used, passed))
+        assert used_after is used
+        assert passed_after is passed
