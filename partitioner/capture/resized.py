@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from partitioner.capture.identities import as_in_train_mode
+from partitioner.capture.all_sizes import Together, resized_shapes
 from partitioner.capture.merge import check_sizes, merge_modes, merge_sizes
 from partitioner.capture.refusals import LeafNeeded
 from partitioner.capture.rounding import pin_divisions
 from partitioner.capture.sizes import FreeSize, candidates, size_notes, split
-from partitioner.capture.structure import MismatchError, compare_structure
+from partitioner.capture.structure import MismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,43 +21,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Resized",
     "Sized",
-    "Together",
     "merged_apart",
     "merged_together",
     "other_sizes",
-    "record_together",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
-    """A recording in eval mode with every size that may be free changed.
-
-    To sizes that are not round: eval mode is seen at no others, and a constant of its
-    own that equals one (a limit of positions) would look as if it followed the size.
-    """
-
-    recording: Recording
-    sizes: tuple[FreeSize, ...]
-
-    def covers(self, sizes: Sequence[FreeSize]) -> bool:
-        """Whether these are the sizes that were changed."""
-        return [size.dims for size in sizes] == [size.dims for size in self.sizes]
-
-    def as_at(self, train: Recording) -> Recording:
-        """Return what eval mode decided and said, with the shapes of train mode."""
-        found = self.recording
-        return replace(
-            train,
-            sizes=found.sizes,
-            notes=found.notes,
-            device_reads=found.device_reads,
-        )
-
-    @property
-    def values(self) -> list[int]:
-        """The changed sizes."""
-        return [size.unround for size in self.sizes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +146,7 @@ def _try_size(
     session: Session, base: Recording, size: FreeSize
 ) -> tuple[FreeSize, Recording] | None:
     try:
-        other = session.record_at(_shapes(session, [(size, size.other)]))
+        other = session.record_at(resized_shapes(session, [(size, size.other)]))
         merge_sizes(base.copy(), [other], [size])
     except (LeafNeeded, Exception) as error:
         _note_fixed(session, size, error)
@@ -191,35 +158,6 @@ def _note_fixed(session: Session, size: FreeSize, error: BaseException) -> None:
     reason = str(error).splitlines()[0] if str(error) else repr(error)
     text = size.describe(session.example.inputs)
     session.notes.append(f"fixed: {text}: {reason[:160]}")
-
-
-def _shapes(
-    session: Session, sizes: Iterable[tuple[FreeSize, int]]
-) -> list[tuple[int, ...]]:
-    shapes = [list(spec.shape) for spec in session.example.inputs]
-    for size, value in sizes:
-        for index, dim in size.dims:
-            shapes[index][dim] = value
-    return [tuple(shape) for shape in shapes]
-
-
-def record_together(session: Session, train: Recording) -> Together | None:
-    """Record eval mode with every size changed at once.
-
-    Returns:
-        None if the model takes no such sizes, or runs other operations then.
-    """
-    sizes = candidates(session.example.inputs)
-    if not sizes:
-        return None
-    try:
-        shapes = _shapes(session, [(size, size.unround) for size in sizes])
-        recording = session.record_at(shapes, training=False)
-        recording = as_in_train_mode(train, recording, session.model)
-        compare_structure(train, recording)
-    except (LeafNeeded, Exception):
-        return None
-    return Together(recording=recording, sizes=tuple(sizes))
 
 
 def merged_together(
@@ -306,6 +244,6 @@ def _if_it_can(
 ) -> Recording | None:
     """Record at these sizes; None if the model does not take them: no fault."""
     try:
-        return session.record_at(_shapes(session, sizes))
+        return session.record_at(resized_shapes(session, sizes))
     except (LeafNeeded, Exception):
         return None

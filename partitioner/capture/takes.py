@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partitioner.capture.align import Difference, differing_modules
+from partitioner.capture.all_sizes import record_together
 from partitioner.capture.guards import settle
 from partitioner.capture.identities import as_in_train_mode
 from partitioner.capture.inputs import forward_error
@@ -16,7 +17,6 @@ from partitioner.capture.resized import (
     merged_apart,
     merged_together,
     other_sizes,
-    record_together,
 )
 from partitioner.capture.session import Session
 from partitioner.capture.sizes import FreeSize, as_recorded
