@@ -59,6 +59,7 @@ def _facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
     yield "step time", [f"{step}; {format_seconds(simulated['step_s'])} simulated"]
     yield "bottleneck", [_bottleneck(stages[plan["bottleneck_stage"]])]
     yield "bubble", [_bubble(plan)]
+    yield "memory", [_memory(max(stages, key=_fullness))]
     yield "gap", [_gap(plan)]
     yield "prices", [str(plan["provenance"]["prices"])]
     yield "solver", [_solver(plan["provenance"])]
@@ -90,6 +91,43 @@ def _bubble(plan: Mapping[str, Any]) -> str:
     simulated = format_share(plan["simulation"]["bubble_share"])
     share = format_share(plan["bubble_share"])
     return f"{share} of stage time is idle; {simulated} simulated"
+
+
+_MEMORY_PARTS = {
+    "static_bytes": "parameters and optimizer",
+    "saved_bytes": "activations in flight",
+    "received_bytes": "received tensors",
+    "wire_bytes": "wire buffers",
+    "reserved_bytes": "gradients of activations",
+}
+
+
+def _fullness(stage: Mapping[str, Any]) -> float:
+    limit = stage["memory_limit_bytes"]
+    return float(stage["memory_bytes"]) / limit if limit else stage["memory_bytes"]
+
+
+def _memory(stage: Mapping[str, Any]) -> str:
+    """Say what fills the fullest stage, so that a user sees what to change."""
+    parts, memory = dict(_MEMORY_PARTS), stage["memory"]
+    moments = ("recompute_peak_bytes", "transient_bytes")
+    most = max(moments, key=lambda name: int(memory[name]))
+    parts[most] = (
+        "one layer recomputed" if most == moments[0] else "backward of the largest unit"
+    )
+    trained = sum(int(memory[name]) for name in parts)
+    if trained < stage["memory_bytes"]:
+        parts = {
+            "static_bytes": parts["static_bytes"],
+            "step_bytes": "the optimizer's step (activations need less)",
+        }
+    shown = [
+        f"{format_bytes(memory[name])} {words}"
+        for name, words in parts.items()
+        if memory[name]
+    ]
+    total = format_bytes(stage["memory_bytes"])
+    return f"stage {stage['index']}, the fullest: {total} = {' + '.join(shown)}"
 
 
 def _gap(plan: Mapping[str, Any]) -> str:

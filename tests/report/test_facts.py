@@ -8,7 +8,7 @@ import pytest
 
 from partitioner.report.console import to_text
 from partitioner.report.facts import facts_grid
-from tests.report.documents import plan_document, stage_document
+from tests.report.documents import GIB, MIB, plan_document, stage_document
 
 
 def facts(**changes: Any) -> dict[str, list[str]]:
@@ -116,3 +116,22 @@ def test_few_guards_are_named() -> None:
 def test_long_lists_are_cut_with_a_count() -> None:
     shown = facts(warnings=[f"w{n}" for n in range(14)])["warnings"]
     assert shown == [*(f"w{n}" for n in range(10)), "… 4 more in the plan file"]
+
+
+def test_the_fullest_stage_says_what_fills_it() -> None:
+    roomy = stage_document(0, ["a"], memory_bytes=5 * GIB)
+    full = stage_document(1, ["b"], memory_bytes=5 * GIB + 512 * MIB)
+    assert " ".join(facts(stages=[roomy, full])["memory"]) == (
+        "stage 1, the fullest: 5.50 GiB = 3.00 GiB parameters and optimizer + "
+        "2.00 GiB activations in flight + 128 MiB wire buffers + "
+        "128 MiB gradients of activations + 256 MiB one layer recomputed"
+    )
+
+
+def test_the_optimizer_s_step_is_named_where_it_is_the_peak() -> None:
+    memory = {**stage_document(0, ["a"])["memory"], "step_bytes": 4 * GIB}
+    stage = stage_document(0, ["a"], memory=memory, memory_bytes=7 * GIB)
+    assert facts(stages=[stage], bottleneck_stage=0)["memory"] == [
+        "stage 0, the fullest: 7.00 GiB = 3.00 GiB parameters and optimizer + "
+        "4.00 GiB the optimizer's step (activations need less)"
+    ]
