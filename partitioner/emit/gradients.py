@@ -56,8 +56,8 @@ def differentiable_values(graph: ModelGraph) -> frozenset[fx.Node]:
 
 
 def _may_differentiate(graph: ModelGraph, node: fx.Node) -> bool:
-    """Whether a leaf could call autograd in its forward."""
-    if node.op != "call_module":
+    """Whether a leaf could call autograd in its forward, and hand on no gradient."""
+    if node.op != "call_module" or requires_grad(node):
         return False
     module = graph.model.get_submodule(str(node.target))
     return not type(module).__module__.startswith("torch.nn.")
