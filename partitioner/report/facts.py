@@ -104,7 +104,7 @@ _MEMORY_PARTS = {
 
 def _fullness(stage: Mapping[str, Any]) -> float:
     limit = stage["memory_limit_bytes"]
-    return float(stage["memory_bytes"]) / limit if limit else stage["memory_bytes"]
+    return float(stage["memory_bytes"]) / (limit or 1)
 
 
 def _memory(stage: Mapping[str, Any]) -> str:
