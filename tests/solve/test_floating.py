@@ -9,6 +9,7 @@ from hypothesis import given
 from partitioner.solve import Unit, Value, check, narrow, solve
 from partitioner.solve import floating as module
 from partitioner.solve.floating import floating_units, solve_without_floating
+from partitioner.solve.ideals import solve_by_ideals
 from tests.solve.oracle import best_objective_s, problems, unlimited
 from tests.solve.settings import quick
 from tests.solve.toys import chain
