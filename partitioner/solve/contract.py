@@ -9,11 +9,11 @@ from partitioner.solve.feasible import pin_windows
 from partitioner.solve.groups import build_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from partitioner.solve.groups import Groups
 
-__all__ = ["contract", "contract_dear"]
+__all__ = ["Joiner", "contract", "contract_dear", "merged"]
 
 
 def contract(groups: Groups) -> Groups:
@@ -36,7 +36,7 @@ def contract(groups: Groups) -> Groups:
     pinned = build_groups(problem, label, windows=spread, extra_edges=extra)
     if problem.transfer == "ends":  # what joining saves at one end, another may pay
         return pinned
-    joined = _Joiner(pinned).run()
+    joined = Joiner(pinned).run()
     label = [joined[group] for group in pinned.group_of]
     return build_groups(problem, label, windows=spread, extra_edges=extra)
 
@@ -88,7 +88,7 @@ def _outermost(
 
 
 @dataclass(slots=True)
-class _Joiner:
+class Joiner:
     """Joins a group that costs nothing to a neighbour when no cut can get dearer.
 
     Joining forwards (to the only predecessor) adds the group's own values to the
@@ -175,10 +175,14 @@ class _Joiner:
                 return source
         if len(self.after[group]) == 1:
             (target,) = self.after[group]
-            added = {v for v in self.inputs[group] if target not in self.readers[v]}
+            added = {v for v in self.inputs[group] if not self._reaches(v, target)}
             if self._safe(group, target, added=added, taken=self.outputs[group]):
                 return target
         return None
+
+    def _reaches(self, value: int, target: int) -> bool:
+        """Whether a value crosses every boundary before a group anyway."""
+        return target in self.readers[value]
 
     def _safe(
         self, group: int, neighbour: int, *, added: set[int], taken: set[int]
@@ -205,11 +209,17 @@ class _Joiner:
                 if other != into:
                     back[other].add(into)
                     side[into].add(other)
+        self._hand_over(group, into)
+
+    def _hand_over(self, group: int, into: int) -> None:
+        """Let the values of a group be made and read by the one that it joins."""
         for value in self.inputs[group]:
             self.readers[value].discard(group)
             if value not in self.outputs[into]:
                 self.readers[value].add(into)
                 self.inputs[into].add(value)
+            elif not self.readers[value]:  # it can no longer cross a boundary
+                self.outputs[into].discard(value)
         for value in self.outputs[group]:
             self.readers[value].discard(into)
             self.inputs[into].discard(value)
@@ -243,15 +253,19 @@ def contract_dear(groups: Groups, target_s: float) -> Groups:
                 _union(label, value.producer, reader)
     if not dear:
         return groups
-    roots = [_find(label, group) for group in range(len(groups))]
+    return merged(groups, [_find(label, group) for group in range(len(groups))])
+
+
+def merged(groups: Groups, label: Sequence[int]) -> Groups:
+    """Merge groups of equal label; their order, and what the pins left, are kept."""
     windows = (
         [int(groups.earliest[group]) for group in groups.group_of],
         [int(groups.latest[group]) for group in groups.group_of],
     )
     ordered = [(groups.members[a][0], groups.members[b][0]) for a, b in groups.edges]
     return build_groups(
-        problem,
-        [roots[group] for group in groups.group_of],
+        groups.problem,
+        [label[group] for group in groups.group_of],
         windows=windows,
         extra_edges=ordered,
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
     Flags = npt.NDArray[np.bool_]
 
-__all__ = ["Exact", "Ideals", "list_ideals", "solve_by_ideals"]
+__all__ = ["Exact", "Ideals", "cut_seconds", "list_ideals", "solve_by_ideals"]
 
 MOST_IDEALS = 40_000
 """Possible cuts that are listed at most."""
@@ -132,7 +132,7 @@ def _flags(ideals: Sequence[int], count: int) -> Flags:
     return np.unpackbits(rows, axis=1, count=count, bitorder="little").astype(np.bool_)
 
 
-def _cut_s(groups: Groups, held: Flags) -> Floats:
+def cut_seconds(groups: Groups, held: Flags) -> Floats:
     """Return the time of the values that cross from each ideal to the rest."""
     cut_s = np.zeros(len(held))
     for value in groups.values:
@@ -154,7 +154,7 @@ class Ideals:
         self.groups = groups
         self.longest_s = longest_s * (1 + SLACK)
         work_s = held @ groups.work_s
-        cut_s = _cut_s(groups, held)
+        cut_s = cut_seconds(groups, held)
         useful = self._useful(work_s, cut_s)
         # By work, so that the ends of a short stage are neighbours.
         ranked = np.lexsort((held.sum(axis=1), work_s))

@@ -11,9 +11,9 @@ from partitioner.solve.ask import TOLERANCE, ask_program
 from partitioner.solve.bounds import least_objective, longest_below
 from partitioner.solve.candidates import Candidate, Laid, candidate_of, slice_orders
 from partitioner.solve.check import rule_faults
+from partitioner.solve.coarse import solve_by_cores
 from partitioner.solve.contract import contract, contract_dear
 from partitioner.solve.feasible import require_stages
-from partitioner.solve.floating import solve_without_floating
 from partitioner.solve.ideals import solve_by_ideals
 from partitioner.solve.memory_advice import memory_error
 from partitioner.solve.problem import Assignment
@@ -44,7 +44,7 @@ class Search:
     bound_s: float = 0.0
     proof: str = ""
     relaxed: bool = False
-    """Whether the problem without its floating units has been solved."""
+    """Whether the cuts between cores have been looked at."""
     warnings: list[str] = field(default_factory=list)
 
     def run(self) -> Candidate:
@@ -196,31 +196,35 @@ class Search:
         if windows.empty or sum(groups.trainable) < self.problem.stages:
             self._raise_bound(target_s, "stage windows leave some unit no stage")
             return None, True
+        relaxed = self._below_by_cores(laid, best_s)
+        if relaxed is not None:
+            return relaxed
         if not self.settings.gap:  # let the best itself be found: its bound is exact
             target_s = best_s * (1 + 1e-8)
         exact = solve_by_ideals(
             contract_dear(laid.groups, target_s), target_s, self.settings.deadline
         )
         if exact is None:
-            relaxed = self._below_without_floating(best_s)
             left_s = self.settings.deadline - time.monotonic()
-            return relaxed or self._ask(laid, groups, best_s * (1 - share), left_s)
+            return self._ask(laid, groups, best_s * (1 - share), left_s)
         self._raise_bound(exact.bound_s, exact.rule)
         if exact.stage_of is None:
             return None, exact.bound_s >= best_s * (1 - share) * (1 - TOLERANCE)
         return candidate_of(self.problem, exact.stage_of, "order-dp"), False
 
-    def _below_without_floating(
-        self, best_s: float
+    def _below_by_cores(
+        self, laid: Laid, best_s: float
     ) -> tuple[Candidate | None, bool] | None:
         """As `_below`, by a relaxation; None if it does not help."""
-        if self.relaxed:  # it has said all it can
+        if self.relaxed or not self.settings.gap:  # it is never exact
             return None
         self.relaxed = True
-        target_s = best_s * (1 + TOLERANCE)
-        bound_s = self.bound_s
-        deadline = self.settings.deadline
-        relaxed = solve_without_floating(self.problem, target_s, deadline)
+        relaxed = solve_by_cores(
+            laid.groups,
+            best_s * (1 + TOLERANCE),
+            self.settings.gap,
+            self.settings.deadline,
+        )
         if relaxed is None:
             return None
         self._raise_bound(relaxed.bound_s, relaxed.rule)
@@ -229,9 +233,9 @@ class Search:
             found = candidate_of(self.problem, relaxed.stage_of, "order-dp")
         if found is not None and found.objective_s < best_s:
             return found, False
-        if self.bound_s > bound_s and self.bound_s >= best_s * (1 - self.settings.gap):
-            return None, True
-        return None
+        return (
+            (None, True) if self.bound_s >= best_s * (1 - self.settings.gap) else None
+        )
 
     def _is_sound(self, stage_of: Sequence[int]) -> bool:
         """Whether a plan from a relaxation obeys what the relaxation left out."""

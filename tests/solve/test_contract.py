@@ -97,3 +97,13 @@ def test_dear_values_merge_only_below_a_target_that_forbids_them():
 
 def test_one_stage_is_one_group():
     assert len(contract(require_stages(chain(stages=1))[0])) == 1
+
+
+def test_a_value_inside_a_group_no_longer_counts():
+    problem = chain(
+        (1.0, 0.0, 0.0, 1.0),
+        hops=[1.0, 3.0, 0.5],
+        trainable=[True, False, False, True],
+    )
+    groups = contract(require_stages(problem)[0])
+    assert groups.members == ((0, 1, 2), (3,))
