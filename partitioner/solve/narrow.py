@@ -31,6 +31,8 @@ __all__ = ["Search"]
 
 FREE_SHARE = 0.4
 """Share of the time limit for the problem without its memory limit."""
+SLICE_SHARE = 0.4
+"""Share of the time limit for slicing orders, once there is a plan."""
 FIRST_PLAN_SHARE = 0.25
 """Share of the time limit for the program to find a plan where slicing found none."""
 
@@ -102,11 +104,11 @@ class Search:
 
     def _first(self, laid: Laid, known: list[Candidate]) -> Candidate:
         """Slice the orders; recompute only if nothing else is as fast."""
-        deadline = self.settings.deadline
+        deadline, now = self.settings.deadline, time.monotonic()
         plain = slice_orders(
             laid,
             choose=False,
-            deadline=deadline,
+            deadline=now + SLICE_SHARE * (deadline - now),
             enough_s=self.bound_s / (1 - self.settings.gap),
         )
         found = [plain, *known] if plain else known
