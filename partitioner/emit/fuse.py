@@ -44,6 +44,7 @@ class _Fuser:
         self.graph = graph
         self.inside = frozenset(nodes)
         self.at_hand = at_hand
+        self.takers = _takers(graph.spans)
 
     def can_be_whole(self, span: Span) -> bool:
         """Check for escapes: what goes in and out must be arguments and results."""
@@ -65,7 +66,11 @@ class _Fuser:
 
     def _returns(self, node: fx.Node, span: Span, results: Collection[fx.Node]) -> bool:
         used = any(user not in span.nodes for user in node.users)
-        return not used or node in results
+        # A call may be handed what none of its operations reads: who writes its own
+        # argument in place leaves a new value behind without returning it.
+        takers = self.takers.get(node, ())
+        handed = any(not taker.nodes <= span.nodes for taker in takers)
+        return node in results or not (used or handed)
 
     def _takes(self, node: fx.Node, span: Span, arguments: Collection[fx.Node]) -> bool:
         return all(
@@ -90,6 +95,15 @@ class _Fuser:
             for name, first in aliases.items()
             if first == target
         )
+
+
+def _takers(spans: Iterable[Span]) -> Mapping[fx.Node, Sequence[Span]]:
+    """Return the module calls that have each node among their arguments."""
+    found: dict[fx.Node, list[Span]] = {}
+    for span in spans:
+        for node in argument_nodes(span):
+            found.setdefault(node, []).append(span)
+    return found
 
 
 def is_placed(node: fx.Node) -> bool:

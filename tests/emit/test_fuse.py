@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from partitioner.capture import capture
 from partitioner.emit import Layers, emit
 from partitioner.graph import ModelGraph, info
+from partitioner.verify import verify
 from tests.capture import toys
 from tests.captured import BATCH, captured, cut_everywhere, seeded, two_stages
 
@@ -148,6 +149,41 @@ def test_a_shared_module_is_whole_on_both_stages():
     assert tied == {
         name for name, _ in graph.model.named_parameters() if "inner" in name
     }
+
+
+class Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor, scratch: Tensor) -> Tensor:
+        scratch.mul_(0.5)
+        return self.linear(x) * scratch
+
+
+class Ignores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor, scratch: Tensor) -> Tensor:
+        return torch.tanh(self.linear(x))
+
+
+def test_an_argument_that_nobody_reads_is_a_value_like_others():
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.halves, self.ignores = Halves(), Ignores()
+            self.last = nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scratch = x * 2
+            x = self.ignores(self.halves(x, scratch), scratch)
+            return self.last(x)
+
+    graph = capture(seeded(Model()), BATCH)
+    assert verify(graph, two_stages(graph, "ignores@0"), [BATCH]).ok
 
 
 def test_the_loss_part_is_never_inside_a_whole_module():
