@@ -29,6 +29,27 @@ def _usable(
     return path
 
 
+def _pins(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, int] | None:
+    """Read ``PATTERN=STAGE``."""
+    pins = {}
+    for value in values:
+        pattern, _, stage = value.rpartition("=")
+        if not pattern or not stage.removeprefix("-").isdigit():
+            message = f"{value!r} is not PATTERN=STAGE, like lm_head=-1"
+            raise click.BadParameter(message)
+        pins[pattern] = int(stage)
+    return pins or None
+
+
+def _groups(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, ...], ...]:
+    """Read groups of patterns with commas between."""
+    return tuple(tuple(value.split(",")) for value in values)
+
+
 POSITIVE = click.IntRange(min=1)
 
 TARGET = click.argument("target", metavar="TARGET")
@@ -81,6 +102,52 @@ _PLANNING = (
         default="auto",
         show_default=True,
         help="Where to recompute activations in backward.",
+    ),
+    click.option(
+        "--schedule",
+        type=click.Choice(["1f1b", "dualpipev"]),
+        default="1f1b",
+        show_default=True,
+        help="Schedule to plan for.",
+    ),
+    click.option(
+        "--objective",
+        type=click.Choice(["step", "bottleneck"]),
+        default="step",
+        show_default=True,
+        help="Shortest step, or fastest slowest stage.",
+    ),
+    click.option(
+        "--leaf",
+        multiple=True,
+        metavar="PATTERN",
+        help="Modules that run whole and are not recorded through; repeatable.",
+    ),
+    click.option(
+        "--no-cut-inside",
+        multiple=True,
+        metavar="PATTERN",
+        help="Modules that no cut may go through; repeatable.",
+    ),
+    click.option(
+        "--keep-together",
+        multiple=True,
+        callback=_groups,
+        metavar="PATTERN,PATTERN",
+        help="Modules that share a stage; repeatable.",
+    ),
+    click.option(
+        "--pin",
+        multiple=True,
+        callback=_pins,
+        metavar="PATTERN=STAGE",
+        help="Stage that modules run on, negative from the last; repeatable.",
+    ),
+    click.option(
+        "--equal-stages",
+        multiple=True,
+        metavar="PATTERN",
+        help="Modules of which every stage runs equally many; repeatable.",
     ),
     click.option(
         "--solver",

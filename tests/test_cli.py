@@ -318,3 +318,20 @@ def test_options_of_a_breakdown_that_is_not_asked_for_are_refused(
     result = run("inspect", target, "--device", "cpu", *options)
     assert result.exit_code == 2
     assert "--sort needs --by" in result.stderr
+
+
+def test_constraints_reach_the_plan(target: str) -> None:
+    result = run(
+        "inspect", target, "--device", "cpu", "--json",
+        "--pin", "1=1", "--keep-together", "2,3", "--no-cut-inside", "0",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    units = json.loads(result.stdout)["units"]
+    assert {stage for name, stage in units.items() if name.startswith("1.")} == {1}
+
+
+@pytest.mark.parametrize("pin", ["head", "head=last", "=1"])
+def test_a_pin_without_a_stage_is_a_usage_error(target: str, pin: str) -> None:
+    result = run("inspect", target, "--pin", pin)
+    assert result.exit_code == 2
+    assert "is not PATTERN=STAGE" in result.stderr
