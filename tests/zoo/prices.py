@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -111,7 +113,7 @@ def _counted(graph: ModelGraph, model: nn.Module) -> NodeCost:
     kept = Kept(model)
     torch.manual_seed(1)
     with FlopCounterMode(display=False, custom_mapping=LACKING) as counter:
-        with saved_tensors_hooks(kept.keep, lambda tensor: tensor):
+        with saved_tensors_hooks(kept.keep, lambda tensor: tensor), _quiet_compiler():
             output = model(*args, **kwargs)
         forward = counter.get_total_flops()
         roots = [tensor for tensor in tensor_leaves(output) if tensor.requires_grad]
@@ -121,6 +123,14 @@ def _counted(graph: ModelGraph, model: nn.Module) -> NodeCost:
         backward_flops=counter.get_total_flops() - forward,
         saved_bytes=kept.nbytes,
     )
+
+
+@contextmanager
+def _quiet_compiler() -> Iterator[None]:
+    """Let a compiled part be: the counter's hooks on all modules only name calls."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)
+        yield
 
 
 class Kept:
