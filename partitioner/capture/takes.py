@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,7 @@ from partitioner.capture.structure import MismatchError
 from partitioner.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import torch
     from torch import nn
@@ -82,7 +84,8 @@ def record_all(
     session = Session(model, example, dtype)
     session.leaves |= {path: f"{path} runs as a whole: asked for" for path in leaf}
     try:
-        found = _record(session)
+        with _without_collector():
+            found = _record(session)
     except CaptureError:
         raise
     except Exception as error:
@@ -103,6 +106,18 @@ def record_all(
         guards=settled.guards,
         device_reads=tuple(read for mode in modes for read in mode.device_reads),
     )
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pause the cycle collector: it walks the growing recordings and frees nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _record(session: Session) -> _Found:
