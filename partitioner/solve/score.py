@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from partitioner.solve.problem import Problem, Tie
+    from partitioner.solve.problem import Problem, Tie, Unit
 
 __all__ = ["RankScore", "Score", "StageScore", "score"]
 
@@ -124,9 +125,9 @@ def score(
         Time and memory of every stage, in seconds and bytes.
     """
     communication_s, hop_bytes = _communication(problem, stage_of)
-    static = _static_bytes(problem, stage_of)
+    static = _held_bytes(problem, stage_of, attrgetter("static_bytes"))
     saved, peak = _saved_bytes(problem, stage_of, recomputed)
-    step = _step_bytes(problem, stage_of)
+    step = _held_bytes(problem, stage_of, attrgetter("step_bytes"))
     forward_s = [0.0] * problem.stages
     backward_s = [0.0] * problem.stages
     recompute_s = [0.0] * problem.stages
@@ -225,24 +226,17 @@ def _boundaries(
     return hop_s, hop_bytes
 
 
-def _static_bytes(problem: Problem, stage_of: Sequence[int]) -> list[int]:
-    static = [0] * problem.stages
+def _held_bytes(
+    problem: Problem, stage_of: Sequence[int], read: Callable[[Unit | Tie], int]
+) -> list[int]:
+    """Sum some bytes of units by stage, and of each tie once for each rank."""
+    held = [0] * problem.stages
     for unit, stage in zip(problem.units, stage_of, strict=True):
-        static[stage] += unit.static_bytes
+        held[stage] += read(unit)
     for tie in problem.ties:
         for stage in _holders(problem, stage_of, tie):
-            static[stage] += tie.static_bytes
-    return static
-
-
-def _step_bytes(problem: Problem, stage_of: Sequence[int]) -> list[int]:
-    step = [0] * problem.stages
-    for unit, stage in zip(problem.units, stage_of, strict=True):
-        step[stage] += unit.step_bytes
-    for tie in problem.ties:
-        for stage in _holders(problem, stage_of, tie):
-            step[stage] += tie.step_bytes
-    return step
+            held[stage] += read(tie)
+    return held
 
 
 def _holders(problem: Problem, stage_of: Sequence[int], tie: Tie) -> Iterable[int]:
