@@ -12,7 +12,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import deepspeed
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -65,12 +64,8 @@ def main() -> None:
         example_inputs=example_inputs,
         micro_batches=MICRO_BATCHES,
     )
-    module = plan.pipeline_module()  # the model returns its own loss
-    engine, *_ = deepspeed.initialize(
-        model=module,
-        config=plan.ds_config(steps_per_print=10**9),
-    )
-    engine.set_batch_fn(plan.batch_fn)
+    # The model returns its own loss; otherwise: plan.initialize(loss_fn).
+    engine, *_ = plan.initialize(config={"steps_per_print": 10**9})
 
     data = batches(options.steps)
     losses = [engine.train_batch(data).item() for _ in range(options.steps)]

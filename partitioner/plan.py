@@ -12,14 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from partitioner.assess import Case, Comparison, Explanation, compare, explain, predict
-from partitioner.emit import Layers, Placement, emit
-from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
-from partitioner.emit.ds_config import ds_config
-from partitioner.errors import EmitError
+from partitioner.emit import Placement
 from partitioner.files import write_whole
 from partitioner.graph import ModelGraph, info
 from partitioner.plan_costs import DEPTH, By, Sort, breakdown
-from partitioner.plan_file import load_plan, payload, save_plan
+from partitioner.plan_file import load_plan, save_plan
+from partitioner.plan_training import TrainablePlan
 from partitioner.plan_view import StagePlan, plan_dict, stage_plans
 from partitioner.report import plan_text
 from partitioner.simulate import chrome_trace, grid
@@ -32,20 +30,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from deepspeed.pipe import LayerSpec, PipelineModule
     from torch import fx, nn
 
     from partitioner.cost import Units
     from partitioner.costed import CostedGraph
     from partitioner.options import Options
-    from partitioner.runtime.batch import BatchAdapter
     from partitioner.simulate import Simulation
 
 __all__ = ["Plan", "StagePlan"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(TrainablePlan):
     """A model's stages, proven optimal up to ``gap``."""
 
     costed: CostedGraph
@@ -124,11 +120,6 @@ class Plan:
             stages=self.problem.stages, stage_of=stage_of, block_of=block_of
         )
 
-    @cached_property
-    def layers(self) -> Layers:
-        """The segments of the pipeline, before DeepSpeed builds them."""
-        return emit(self.graph, self.placement)
-
     # -- how good that is -------------------------------------------------------------
 
     @cached_property
@@ -177,81 +168,10 @@ class Plan:
             options=self.options,
         )
 
-    # -- training ---------------------------------------------------------------------
+    # -- proof and files -------------------------------------------------------------
 
-    def layer_specs(self) -> list[LayerSpec]:
-        """Return one ``LayerSpec`` for each segment; each holds the user's modules.
-
-        Raises:
-            EmitError: The plan cannot be turned into segments.
-        """
-        return layer_specs(self.layers)
-
-    def pipeline_module(
-        self,
-        loss_fn: Callable[[Any, Any], Any] | None = None,
-        **pipeline_module_kwargs: Any,
-    ) -> PipelineModule:
-        """Build this rank's stage; joins the launcher's process group if needed.
-
-        All ranks use rank 0's plan, after comparing what it was made of.
-
-        Args:
-            loss_fn: ``loss_fn(output, labels) -> scalar`` on the model's own output
-                structure; None: the loss the model itself returns.
-            **pipeline_module_kwargs: For DeepSpeed's ``PipelineModule``.
-
-        Raises:
-            EmitError: The plan is for a schedule that cannot be built.
-            PlanMismatchError: Ranks recorded different models.
-            RuntimeGuardError: No launcher, a wrong world size, other versions.
-        """
-        if self.options.schedule != "1f1b":
-            raise EmitError(
-                f"plans for schedule={self.options.schedule!r} cannot be built yet",
-                hint='they are for planning; train with schedule="1f1b"',
-            )
-        return build_pipeline(
-            self.agreed_by, self.batch_fn, loss_fn, pipeline_module_kwargs
-        )
-
-    def agreed_by(self, agree: Callable[[dict[str, Any]], dict[str, Any]]) -> Plan:
-        """Return the plan that all ranks agreed on.
-
-        Args:
-            agree: Takes this rank's decisions, returns rank 0's.
-        """
-        told = agree(payload(self))
-        stage_of = tuple(told["stage_of"])
-        recomputed = tuple(told["recomputed"])
-        mine = self.assignment
-        if (stage_of, recomputed) == (mine.stage_of, mine.recomputed):
-            return self
-        # Rank 0's answer at this rank's prices: the bound is the problem's, not its.
-        found = score(self.problem, stage_of, recomputed)
-        assignment = replace(
-            mine,
-            stage_of=stage_of,
-            recomputed=recomputed,
-            objective_s=found.objective_s,
-        )
+    def _assigned(self, assignment: Assignment) -> Plan:
         return replace(self, assignment=assignment)
-
-    def ds_config(self, **overrides: Any) -> dict[str, Any]:
-        """Return a DeepSpeed configuration for this plan.
-
-        Args:
-            **overrides: Entries to add or replace; dicts are merged.
-
-        Raises:
-            OptionError: An entry contradicts the plan.
-        """
-        return ds_config(self.graph, self.options, overrides)
-
-    @cached_property
-    def batch_fn(self) -> BatchAdapter:
-        """For ``engine.set_batch_fn``: dict, tuple or tensor → what each end needs."""
-        return batch_adapter(self.graph, self.layers)
 
     def verify(self, inputs: Any = None) -> Verification:
         """Run the cut model against the original, forward and backward.
@@ -264,8 +184,6 @@ class Plan:
         """
         tensors = input_tensors(self.graph, inputs)
         return verify(self.graph, self.placement, tensors)
-
-    # -- files ------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for reports and files (``schema_version`` 1)."""

@@ -29,6 +29,7 @@ from partitioner.solve import Assignment, check
 
 if TYPE_CHECKING:
     from partitioner.plan import Plan
+    from partitioner.plan_training import TrainablePlan
 
 __all__ = ["load_plan", "payload", "save_plan"]
 
@@ -45,7 +46,7 @@ _MALFORMED = (
 """What reading a file of the wrong form can raise."""
 
 
-def payload(plan: Plan) -> dict[str, Any]:
+def payload(plan: TrainablePlan) -> dict[str, Any]:
     """Return the decisions that ranks must agree on."""
     return {
         "fingerprint": plan.graph.fingerprint,

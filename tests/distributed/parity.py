@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import deepspeed
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -173,15 +172,11 @@ def _train_stage(case: Case) -> Outcome:
         else:
             assignment = assignment_through(plan, case.through, rng)
         plan = replace(plan, assignment=assignment)
-    module = plan.pipeline_module(loss_fn=loss_of(case.model))
-    config = plan.ds_config(gradient_clipping=case.clipping, steps_per_print=10**9)
-    del config["optimizer"]
-    engine, *_ = deepspeed.initialize(
-        model=module,
-        optimizer=make_optimizer(case, module.parameters()),
-        config=config,
+    engine, *_ = plan.initialize(
+        loss_of(case.model),
+        config={"gradient_clipping": case.clipping, "steps_per_print": 10**9},
+        optimizer=lambda parameters: make_optimizer(case, parameters),
     )
-    engine.set_batch_fn(plan.batch_fn)
     outcome = Outcome(aliases={}, losses=[], state={}, norms=[], evaluated=0.0)
     data = batches(case)
     for micro_batches in data:
@@ -189,7 +184,7 @@ def _train_stage(case: Case) -> Outcome:
         norm = engine.get_global_grad_norm()
         outcome.norms.append(0.0 if norm is None else float(norm))
     outcome.evaluated = engine.eval_batch(iter(data[0])).item()
-    for layer in module.forward_funcs:
+    for layer in engine.module.forward_funcs:
         for name, value in layer.named_parameters(remove_duplicate=False):
             outcome.state[name] = value.detach().clone()
         for name, value in layer.named_buffers():

@@ -1,0 +1,167 @@
+"""What a plan does inside a training process: stages, an engine, its configuration."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+from partitioner.emit import Layers, Placement, emit
+from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
+from partitioner.emit.ds_config import ds_config
+from partitioner.errors import EmitError
+from partitioner.plan_file import payload
+from partitioner.runtime.engine import initialize
+from partitioner.solve import Assignment, Problem, score
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from deepspeed.pipe import LayerSpec, PipelineModule
+
+    from partitioner.graph import ModelGraph
+    from partitioner.options import Options
+    from partitioner.runtime.batch import BatchAdapter
+
+__all__ = ["TrainablePlan"]
+
+
+class TrainablePlan(ABC):
+    """The training half of :class:`~partitioner.plan.Plan`."""
+
+    problem: Problem
+    assignment: Assignment
+    options: Options
+
+    @property
+    @abstractmethod
+    def graph(self) -> ModelGraph:
+        """The recorded model."""
+
+    @property
+    @abstractmethod
+    def placement(self) -> Placement:
+        """Stage and activation checkpoint of every node."""
+
+    @cached_property
+    def layers(self) -> Layers:
+        """The segments of the pipeline, before DeepSpeed builds them."""
+        return emit(self.graph, self.placement)
+
+    def layer_specs(self) -> list[LayerSpec]:
+        """Return one ``LayerSpec`` for each segment; each holds the user's modules.
+
+        Raises:
+            EmitError: The plan cannot be turned into segments.
+        """
+        return layer_specs(self.layers)
+
+    def initialize(
+        self,
+        loss_fn: Callable[[Any, Any], Any] | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        module: Mapping[str, Any] | None = None,
+        **deepspeed_kwargs: Any,
+    ) -> tuple[Any, Any, Any, Any]:
+        """Build this rank's stage and the engine that trains it.
+
+        ``deepspeed.initialize`` with the plan's pipeline module and configuration,
+        and an engine that has the plan's batch function and does right what
+        DeepSpeed's own does not (see :class:`~partitioner.runtime.engine.PlanEngine`).
+
+        Args:
+            loss_fn: As for :meth:`pipeline_module`.
+            config: Entries of DeepSpeed's configuration, to add to :meth:`ds_config`'s
+                or to replace them.
+            module: Keyword arguments for :meth:`pipeline_module`.
+            **deepspeed_kwargs: For ``deepspeed.initialize``: ``optimizer``,
+                ``model_parameters``, ``lr_scheduler``, ``training_data``, …
+
+        Returns:
+            ``(engine, optimizer, training_dataloader, lr_scheduler)``.
+
+        Raises:
+            OptionError: An entry of the configuration contradicts the plan.
+            PartitionerError: As :meth:`pipeline_module`.
+        """
+        settings = self.ds_config(**(config or {}))
+        if deepspeed_kwargs.get("optimizer") is not None:
+            del settings["optimizer"]
+        return initialize(
+            self.pipeline_module(loss_fn, **(module or {})),
+            config=settings,
+            batch_fn=self.batch_fn,
+            **deepspeed_kwargs,
+        )
+
+    def pipeline_module(
+        self,
+        loss_fn: Callable[[Any, Any], Any] | None = None,
+        **pipeline_module_kwargs: Any,
+    ) -> PipelineModule:
+        """Build this rank's stage; joins the launcher's process group if needed.
+
+        All ranks use rank 0's plan, after comparing what it was made of.
+
+        Args:
+            loss_fn: ``loss_fn(output, labels) -> scalar`` on the model's own output
+                structure; None: the loss the model itself returns.
+            **pipeline_module_kwargs: For DeepSpeed's ``PipelineModule``.
+
+        Raises:
+            EmitError: The plan is for a schedule that cannot be built.
+            PlanMismatchError: Ranks recorded different models.
+            RuntimeGuardError: No launcher, a wrong world size, other versions.
+        """
+        if self.options.schedule != "1f1b":
+            raise EmitError(
+                f"plans for schedule={self.options.schedule!r} cannot be built yet",
+                hint='they are for planning; train with schedule="1f1b"',
+            )
+        return build_pipeline(
+            self.agreed_by, self.batch_fn, loss_fn, pipeline_module_kwargs
+        )
+
+    def agreed_by(self, agree: Callable[[dict[str, Any]], dict[str, Any]]) -> Self:
+        """Return the plan that all ranks agreed on.
+
+        Args:
+            agree: Takes this rank's decisions, returns rank 0's.
+        """
+        told = agree(payload(self))
+        stage_of = tuple(told["stage_of"])
+        recomputed = tuple(told["recomputed"])
+        mine = self.assignment
+        if (stage_of, recomputed) == (mine.stage_of, mine.recomputed):
+            return self
+        # Rank 0's answer at this rank's prices: the bound is the problem's, not its.
+        found = score(self.problem, stage_of, recomputed)
+        assignment = replace(
+            mine,
+            stage_of=stage_of,
+            recomputed=recomputed,
+            objective_s=found.objective_s,
+        )
+        return self._assigned(assignment)
+
+    @abstractmethod
+    def _assigned(self, assignment: Assignment) -> Self:
+        """Return this plan with another assignment."""
+
+    def ds_config(self, **overrides: Any) -> dict[str, Any]:
+        """Return a DeepSpeed configuration for this plan.
+
+        Args:
+            **overrides: Entries to add or replace; dicts are merged.
+
+        Raises:
+            OptionError: An entry contradicts the plan.
+        """
+        return ds_config(self.graph, self.options, overrides)
+
+    @cached_property
+    def batch_fn(self) -> BatchAdapter:
+        """For ``engine.set_batch_fn``: dict, tuple or tensor → what each end needs."""
+        return batch_adapter(self.graph, self.layers)
