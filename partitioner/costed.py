@@ -92,6 +92,8 @@ class CostedGraph:
     """Costs that the user gave in place of prices."""
     measured_share: float = 0.0
     """Share of the seconds that was measured."""
+    host_bound: bool = False
+    """The host needs longer to start the model's layers than the device for them."""
 
     @property
     def total(self) -> NodeCost:

@@ -244,7 +244,10 @@ def _prices(costed: CostedGraph) -> str:
     if costed.measurements is None:
         return f"{costed.profile.name}'s profile"
     share = f"{costed.measured_share:.0%} of the time"
-    return f"measured on {costed.measurements.source}: {share}"
+    found = f"measured on {costed.measurements.source}: {share}"
+    if costed.host_bound:
+        found += "; the host sets the pace: a larger micro-batch uses the device better"
+    return found
 
 
 def _input(spec: InputSpec) -> dict[str, Any]:

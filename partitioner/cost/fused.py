@@ -84,7 +84,8 @@ def _attention(  # noqa: PLR0917 (torch's own signature)
 
     The choice was read off an H200 under torch 2.11: half precision without a mask runs
     a flash kernel (any width of a head), with a mask it needs an aligned width; float32
-    runs the memory-efficient kernel, but not for grouped heads. The rest is products.
+    runs the memory-efficient kernel, but not for grouped heads. The rest is products in
+    float32, also where the mask gets a gradient (a position bias that learns).
     """
     query, key, value = (_as_autocast(x) for x in (query, key, value))
     bias = _bias(attn_mask, query, key)
@@ -92,11 +93,12 @@ def _attention(  # noqa: PLR0917 (torch's own signature)
     half, width = query.dtype in _HALF, query.shape[-1]
     one_width = width == value.shape[-1]
     grouped = enable_gqa and query.shape[1] != key.shape[1]
+    learns = bias is not None and bias.requires_grad
     found: tuple[Tensor, ...]
     if fused and half and bias is None and one_width:
         call = _aten._scaled_dot_product_flash_attention  # noqa: SLF001 (an operator)
         found = call(query, key, value, dropout_p, is_causal, scale=scale)
-    elif fused and not grouped and not (half and width % _ALIGNMENT):
+    elif fused and not grouped and not learns and not (half and width % _ALIGNMENT):
         call = _aten._scaled_dot_product_efficient_attention  # noqa: SLF001 (likewise)
         found = call(query, key, value, bias, True, dropout_p, is_causal, scale=scale)
     else:

@@ -18,17 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["Measurements", "Timing"]
 
 KIND = "fx-partitioner measurements"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Median seconds of one call, and of its backward (0 where there is none)."""
+    """Median seconds of one call, and of its backward (0 where there is none).
+
+    The device's own time: the host runs ahead and never lets it wait.
+    """
 
     forward_s: float
     backward_s: float = 0.0
     opening_s: float = 0.0
     """Of a block: what it takes longer when it runs node by node."""
+    host_s: float = 0.0
+    """Of a block on a GPU: the host's time to start all of it, backward included."""
 
     def __post_init__(self) -> None:
         """Refuse what is no time.

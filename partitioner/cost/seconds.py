@@ -13,7 +13,7 @@ from partitioner.cost.weights import read_weights
 from partitioner.cost.work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch import fx
 
@@ -31,6 +31,10 @@ def with_seconds(costed: CostedGraph, measurements: Measurements) -> CostedGraph
     whole module took, each in proportion to its own. Adding gradients to parameters is
     the engine's work and priced by the bytes it moves, on top.
 
+    The host starts kernels ahead of the device, so its own time counts only where the
+    repeated modules together give it more to do than they give the device: then each
+    of them takes as long as the slower of the two.
+
     Args:
         costed: Priced by the roofline, which stays where nothing was measured.
         measurements: Timings by signature.
@@ -46,6 +50,8 @@ class _Timed:
         self._order = list(costed.graph.graph.nodes)
         self._upkeep_s = self._upkeep()
         self._used: set[str] = set()
+        self._blocks = self._known_blocks()
+        self._host_bound = _host_bound(timing for *_, timing in self._blocks)
         self._bare = {node: self._seconds(node) for node in costed.costs}
         self._timed = {n for n in self._bare if self._work.of_node(n) in self._used}
 
@@ -67,6 +73,7 @@ class _Timed:
             openings=tuple(opened.values()),
             measurements=self._measured.only(self._used),
             measured_share=self._share(),
+            host_bound=self._host_bound,
         )
 
     def _upkeep(self) -> dict[fx.Node, float]:
@@ -92,19 +99,29 @@ class _Timed:
         sums_s = kernels_s(self._costed.profile, result_sums(node))
         return timing.forward_s, timing.backward_s + sums_s
 
-    def _share_blocks(self) -> Iterator[Opening]:
-        """Divide each block's time among its nodes; yield what opening it costs."""
+    def _known_blocks(self) -> list[tuple[Span, str, Timing]]:
+        """Return the repeated modules that were timed, with signature and timing."""
+        found = []
         for span in block_spans(self._costed.graph):
             signature = self._work.of_block(span)
             timing = self._measured.blocks.get(signature)
-            if timing is None:
-                continue
+            if timing is not None:
+                found.append((span, signature, timing))
+        return found
+
+    def _share_blocks(self) -> Iterator[Opening]:
+        """Divide each block's time among its nodes; yield what opening it costs."""
+        for span, signature, timing in self._blocks:
             self._used.add(signature)
             self._timed |= span.nodes
-            scale = self._scale(span, timing)
+            slower = _host_over_device(timing) if self._host_bound else 1.0
+            forward, backward = self._scale(span, timing)
             for node in span.nodes & self._bare.keys():
                 forward_s, backward_s = self._bare[node]
-                self._bare[node] = forward_s * scale[0], backward_s * scale[1]
+                self._bare[node] = (
+                    forward_s * forward * slower,
+                    backward_s * backward * slower,
+                )
             yield from opening(self._order, span, timing.opening_s)
 
     def _scale(self, span: Span, timing: Timing) -> tuple[float, float]:
@@ -122,3 +139,16 @@ class _Timed:
         total_s = sum(map(sum, self._bare.values()))
         timed_s = sum(sum(self._bare[node]) for node in self._timed & self._bare.keys())
         return timed_s / total_s if total_s else 0.0
+
+
+def _host_bound(blocks: Iterable[Timing]) -> bool:
+    """Whether the host needs longer for all blocks than the device does."""
+    timings = list(blocks)
+    device_s = sum(timing.forward_s + timing.backward_s for timing in timings)
+    return sum(timing.host_s for timing in timings) > device_s
+
+
+def _host_over_device(timing: Timing) -> float:
+    """Return how much longer than the device alone a block takes with its host."""
+    device_s = timing.forward_s + timing.backward_s
+    return max(1.0, timing.host_s / device_s) if device_s else 1.0

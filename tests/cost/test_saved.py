@@ -310,6 +310,38 @@ def test_what_no_kernel_takes_is_products_and_keeps_the_matrix():
     assert full.backward_flops == 2 * full.forward_flops == 2 * half.forward_flops
 
 
+class Biased(nn.Module):
+    def __init__(self, *, learns: bool) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(HIDDEN, 3 * HIDDEN)
+        self.bias = nn.Parameter(
+            torch.randn(1, HEADS, LENGTH, LENGTH), requires_grad=learns
+        )
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, self.bias)
+
+
+def test_attention_whose_bias_learns_keeps_the_matrix_in_float32():
+    def attention(*, learns):
+        x, half = torch.randn(BATCH, LENGTH, HIDDEN), torch.bfloat16
+        costed = priced(Biased(learns=learns), x, dtype=half)
+        (cost,) = [
+            cost
+            for node, cost in costed.costs.items()
+            if node.target is F.scaled_dot_product_attention
+        ]
+        return cost
+
+    fused, products = attention(learns=False), attention(learns=True)
+    assert fused.backward_flops == 5 * fused.forward_flops // 2
+    assert products.backward_flops == 2 * products.forward_flops
+    matrix = 4 * BATCH * HEADS * LENGTH**2
+    assert products.saved_bytes - fused.saved_bytes >= matrix
+    assert products.forward_s > fused.forward_s
+
+
 def test_dropout_is_one_kernel_on_an_accelerator():
     costs = [
         cost

@@ -41,7 +41,8 @@ def measure(
     """Time a model's distinct operations and repeated modules on this machine.
 
     Operations run alone, with a cold cache; repeated modules run as a whole, as a
-    stage will run them, and once more operation by operation. What the cache on disk
+    stage will run them, and once more operation by operation. What is timed is the
+    device; of repeated modules the host is timed as well. What the cache on disk
     knows is not timed again. The user's model is not touched: a copy of one module at
     a time, with random weights, is what runs.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ _SUSTAINED_S = 0.4
 """A block runs for at least so long, and the second half counts: a GPU lowers its
 clock under load, and in training the load does not end."""
 _AHEAD = 4
+_BALLAST_SIDE = 4096
+"""Side of the matrices that keep a GPU busy while the host starts a block."""
+_BALLAST_MARGIN = 1.5
+"""They last so many times as long as the host needs."""
 _CACHE_BYTES = 2**28
 """Written between two runs of one operation, so that none finds its inputs in the
 cache: more than the last-level cache of any device here."""
@@ -60,6 +65,7 @@ class Timer:
         size = _CACHE_BYTES if self._on_gpu else 0
         self._cache = torch.empty(size, dtype=torch.uint8, device=device)
         self._gradients: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
+        self._ballast = _Ballast(device) if self._on_gpu else None
         self._idle = Timing(forward_s=0.0)
         self._idle = self.time(_idle_call(device), alone=True)
 
@@ -68,22 +74,35 @@ class Timer:
 
         Args:
             call: What to run.
-            alone: Time kernels only, with a cold cache, the host running ahead (a
-                single operation); else runs follow each other as in training, and the
-                host's own time counts where the device waits for it (a block).
+            alone: With a cold cache (a single operation); else under the load of
+                training, and with the host's own time as well (a block).
 
         Raises:
             Exception: Whatever the call raises.
         """
         self._gradients.clear()
         backward = bool(call.leaves)
+        host_s = self._host_s(call, backward=backward) if self._ballast else 0.0
+        if self._ballast is not None:
+            self._ballast.cover(host_s)
         samples = list(self._samples(call, alone=alone, backward=backward))
         forward_s = statistics.median(sample[0] for sample in samples)
         backward_s = statistics.median(sample[1] for sample in samples)
         if alone:  # the clock and an empty graph take time of their own
             forward_s = max(0.0, forward_s - self._idle.forward_s)
             backward_s = max(0.0, backward_s - self._idle.backward_s)
-        return Timing(forward_s=forward_s, backward_s=backward_s)
+            host_s = 0.0  # mostly what it takes to ask for one operation alone
+        return Timing(forward_s=forward_s, backward_s=backward_s, host_s=host_s)
+
+    def _host_s(self, call: Call, *, backward: bool) -> float:
+        """Return the host's median seconds to start a call on an idle device."""
+        found = []
+        for _ in range(_WARM_UP + _FEWEST):
+            torch.cuda.synchronize(self._device)
+            started = time.perf_counter()
+            self._once(call, cold=False, backward=backward)
+            found.append(time.perf_counter() - started)
+        return statistics.median(found[_WARM_UP:])
 
     def _samples(
         self, call: Call, *, alone: bool, backward: bool
@@ -92,6 +111,8 @@ class Timer:
         marks: list[tuple[Any, ...]] = []
         started = time.perf_counter()
         while not self._enough(len(marks), started, alone=alone):
+            if self._ballast is not None:
+                self._ballast.run()
             marks.append(self._once(call, cold=cold, backward=backward))
             self._keep_pace(marks)
         if self._on_gpu:
@@ -148,6 +169,42 @@ class Timer:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+
+class _Ballast:
+    """Products that run before a call, so that the host is ahead of the device.
+
+    Without it the time of a block whose kernels are short would be the host's, which
+    in a stage hides behind the blocks whose kernels are long. Products rather than
+    sleep: the clock stays where it is under load.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        size = (_BALLAST_SIDE, _BALLAST_SIDE)
+        self._a = torch.randn(size, dtype=torch.float16, device=device)
+        self._out = torch.empty_like(self._a)
+        self._one_s = self._time()
+        self._products = 0
+
+    def cover(self, host_s: float) -> None:
+        """Take as many products as last longer than the host needs for a call."""
+        self._products = 1 + math.ceil(_BALLAST_MARGIN * host_s / self._one_s)
+
+    def run(self) -> None:
+        """Give the device something to do."""
+        for _ in range(self._products):
+            torch.mm(self._a, self._a, out=self._out)
+
+    def _time(self) -> float:
+        self._products = 1
+        self.run()
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        self._products = _REPEATS
+        marks[0].record()
+        self.run()
+        marks[1].record()
+        torch.cuda.synchronize(self._a.device)
+        return _elapsed_s(*marks) / _REPEATS
 
 
 def _idle_call(device: torch.device) -> Call:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from partitioner.capture import capture
 from partitioner.cost import measure, price, resolve
+from partitioner.cost.blocks import block_spans
 from partitioner.cost.measure.values import Values
 from partitioner.cost.measurements import Measurements
 from partitioner.cost.work import Work
@@ -169,3 +171,29 @@ def test_arguments_have_the_strides_that_views_give_them():
     assert found.stride() == (0, 48, 1, 8)
     assert found.requires_grad
     assert found.is_leaf
+
+
+def with_host(timings: Measurements, share: float) -> Measurements:
+    """Let the host need ``share`` of the device's time for every block."""
+    blocks = {
+        key: replace(one, host_s=share * (one.forward_s + one.backward_s))
+        for key, one in timings.blocks.items()
+    }
+    return replace(timings, blocks=blocks)
+
+
+def test_a_host_that_runs_ahead_costs_nothing(graph, timings):
+    priced = price(graph, profile=resolve("cpu"), measurements=timings)
+    ahead = price(graph, profile=resolve("cpu"), measurements=with_host(timings, 0.9))
+    assert not ahead.host_bound
+    assert ahead.costs == priced.costs
+
+
+def test_a_host_that_falls_behind_sets_the_pace(graph, timings):
+    priced = price(graph, profile=resolve("cpu"), measurements=timings)
+    behind = price(graph, profile=resolve("cpu"), measurements=with_host(timings, 2.0))
+    assert behind.host_bound
+    inside = set().union(*(span.nodes for span in block_spans(graph)))
+    for node, cost in behind.costs.items():
+        times = 2.0 if node in inside else 1.0
+        assert cost.forward_s == pytest.approx(times * priced.costs[node].forward_s)
