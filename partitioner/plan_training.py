@@ -13,16 +13,18 @@ from partitioner.emit.ds_config import ds_config
 from partitioner.errors import EmitError
 from partitioner.plan_file import payload
 from partitioner.runtime.engine import initialize
+from partitioner.runtime.parameter_groups import parameter_groups
 from partitioner.solve import Assignment, Problem, score
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from deepspeed.pipe import LayerSpec, PipelineModule
+    from deepspeed.pipe import LayerSpec
 
     from partitioner.graph import ModelGraph
     from partitioner.options import Options
     from partitioner.runtime.batch import BatchAdapter
+    from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 
 __all__ = ["TrainablePlan"]
 
@@ -63,6 +65,7 @@ class TrainablePlan(ABC):
         *,
         config: Mapping[str, Any] | None = None,
         module: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] = (),
         **deepspeed_kwargs: Any,
     ) -> tuple[Any, Any, Any, Any]:
         """Build this rank's stage and the engine that trains it.
@@ -76,6 +79,8 @@ class TrainablePlan(ABC):
             config: Entries of DeepSpeed's configuration, to add to :meth:`ds_config`'s
                 or to replace them.
             module: Keyword arguments for :meth:`pipeline_module`.
+            groups: The optimizer's groups, as for :meth:`parameter_groups`; without
+                any it gets all trainable parameters alike.
             **deepspeed_kwargs: For ``deepspeed.initialize``: ``optimizer``,
                 ``model_parameters``, ``lr_scheduler``, ``training_data``, …
 
@@ -89,8 +94,11 @@ class TrainablePlan(ABC):
         settings = self.ds_config(**(config or {}))
         if deepspeed_kwargs.get("optimizer") is not None:
             del settings["optimizer"]
+        stages = self.pipeline_module(loss_fn, **(module or {}))
+        if groups:
+            deepspeed_kwargs["model_parameters"] = self.parameter_groups(stages, groups)
         return initialize(
-            self.pipeline_module(loss_fn, **(module or {})),
+            stages,
             config=settings,
             batch_fn=self.batch_fn,
             **deepspeed_kwargs,
@@ -100,7 +108,7 @@ class TrainablePlan(ABC):
         self,
         loss_fn: Callable[[Any, Any], Any] | None = None,
         **pipeline_module_kwargs: Any,
-    ) -> PipelineModule:
+    ) -> PartitionedPipelineModule:
         """Build this rank's stage; joins the launcher's process group if needed.
 
         All ranks use rank 0's plan, after comparing what it was made of.
@@ -123,6 +131,29 @@ class TrainablePlan(ABC):
         return build_pipeline(
             self.agreed_by, self.batch_fn, loss_fn, pipeline_module_kwargs
         )
+
+    def parameter_groups(
+        self,
+        module: PartitionedPipelineModule,
+        rules: Sequence[Mapping[str, Any]],
+    ) -> list[dict[str, Any]]:
+        """Return this rank's part of an optimizer's groups, by original names.
+
+        All ranks get equally many groups in the same order: one for each rule, and
+        one for the trainable parameters that no rule means, if there are any. Where a
+        group has nothing on this stage it holds a placeholder.
+
+        Args:
+            module: What :meth:`pipeline_module` returned, before an engine has it.
+            rules: Groups as torch's optimizers take them, whose ``params`` are names,
+                globs (``"*.bias"``), classes of modules, or functions of (name,
+                parameter): ``{"params": ["*.bias", nn.LayerNorm], "weight_decay": 0}``.
+
+        Raises:
+            OptionError: A pattern matches nothing in the whole model or only frozen
+                parameters, or a parameter is in two groups.
+        """
+        return parameter_groups(module, self.graph.model, rules)
 
     def agreed_by(self, agree: Callable[[dict[str, Any]], dict[str, Any]]) -> Self:
         """Return the plan that all ranks agreed on.

@@ -10,13 +10,13 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from deepspeed.pipe import PipelineModule
+    from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 
 __all__ = ["PlanEngine", "initialize"]
 
 
 def initialize(
-    module: PipelineModule,
+    module: PartitionedPipelineModule,
     *,
     config: Mapping[str, Any],
     batch_fn: Callable[[Any], Any],
@@ -41,3 +41,8 @@ def initialize(
 
 class PlanEngine(PipelineEngine):
     """The engine of a plan; made by :func:`initialize`, never by itself."""
+
+    def reset_activation_shape(self) -> None:
+        """Let the next batch have another shape; every rank must call it."""
+        super().reset_activation_shape()
+        self.module.reset_shapes()

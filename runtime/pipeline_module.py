@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import io
-import itertools
 from contextlib import contextmanager, redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import deepspeed
 import torch
 from deepspeed import comm
 from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import LayerSpec, PipelineModule
 from torch import nn
 
-from partitioner.errors import EmitError, OptionError, RuntimeGuardError
+from partitioner.errors import EmitError, RuntimeGuardError
 from partitioner.runtime.agreement import ensure_process_group, raise_on_all_ranks
+from partitioner.runtime.fixed_shapes import FixedShapes
 from partitioner.runtime.loss import LossHead
+from partitioner.runtime.pipeline_options import (
+    check_options,
+    check_parts,
+    check_version,
+    check_world,
+)
 from partitioner.runtime.ties import ParameterTie, check_ties, sum_tied_gradient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from partitioner.runtime.guards import WeightGuards
 
 __all__ = ["ParameterTie", "PartitionedPipelineModule"]
-
-# Before, gradients were scaled by 1/micro-batches again at each earlier stage.
-_OLDEST_DEEPSPEED = (0, 19, 3)
 
 
 class PartitionedPipelineModule(PipelineModule):
@@ -41,6 +43,9 @@ class PartitionedPipelineModule(PipelineModule):
         loss_head: The loss on the last stage.
         guards: What must hold of the parameters when the first batch runs, after
             DeepSpeed has cast and moved them.
+        aliases: Every original name of a parameter → its first one; a name that is
+            not there is its own first.
+        input_names: What the first stage's inputs are called, for messages.
         **pipeline_module_kwargs: Further options of PipelineModule.
 
     Raises:
@@ -50,6 +55,8 @@ class PartitionedPipelineModule(PipelineModule):
             stage without anything to train.
     """
 
+    stages_per_rank: ClassVar[int] = 1
+
     def __init__(
         self,
         layers: Sequence[LayerSpec],
@@ -58,22 +65,26 @@ class PartitionedPipelineModule(PipelineModule):
         ties: tuple[ParameterTie, ...] = (),
         loss_head: LossHead,
         guards: WeightGuards | None = None,
+        aliases: Mapping[str, str] | None = None,
+        input_names: Sequence[str] = (),
         **pipeline_module_kwargs: Any,
     ) -> None:
-        _check_version()
-        _check_options(pipeline_module_kwargs)
-        _check_parts(parts, len(layers))
+        check_version()
+        check_options(pipeline_module_kwargs)
+        check_parts(parts, len(layers), self.stages_per_rank)
         ensure_process_group()
-        stages = len(parts) - 1
-        _check_world(stages, pipeline_module_kwargs.get("topology"))
+        ranks = (len(parts) - 1) // self.stages_per_rank
+        check_world(ranks, pipeline_module_kwargs.get("topology"))
         self._planned_parts = list(parts)
+        self._aliases = dict(aliases or {})
+        self._fixed_shapes = FixedShapes(input_names)
         self._ties = tuple(sorted(ties, key=lambda tie: tie.name))
         self._tied_parameters: dict[str, Any] = {}
         self._guards = guards
         with _quiet():
             super().__init__(
                 layers=layers,
-                num_stages=stages,
+                num_stages=ranks,
                 loss_fn=loss_head,
                 activation_checkpoint_interval=0,
                 **pipeline_module_kwargs,
@@ -92,12 +103,15 @@ class PartitionedPipelineModule(PipelineModule):
         """Run the stage; before the first batch check its parameters.
 
         Raises:
-            RuntimeGuardError: They have another dtype than in the recording.
+            RuntimeGuardError: They have another dtype than in the recording, or a
+                micro-batch has another shape than the first one.
         """
         if self._guards is not None:
-            for layer in self.forward_funcs:
+            for layer in self.local_layers():
                 self._guards.check(layer.named_parameters(remove_duplicate=False))
             self._guards = None
+        if self._receives_inputs() and not self.dynamic_shape:
+            self._fixed_shapes.check(forward_input)
         outputs = super().forward(forward_input)
         if self._hands_to_loss() and isinstance(outputs, tuple):
             # The engine keeps what it gets until a later micro-batch takes its place:
@@ -105,9 +119,68 @@ class PartitionedPipelineModule(PipelineModule):
             return list(outputs)
         return outputs
 
+    def local_layers(self) -> list[nn.Module]:
+        """Return the segments that this rank runs, in order."""
+        return list(self.forward_funcs)
+
+    def original_named_parameters(
+        self, *, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield this rank's parameters under the names of the original model.
+
+        Args:
+            remove_duplicate: Yield a parameter once, under its first name in the
+                original; else under every name by which a segment here knows it.
+        """
+        seen: set[str] = set()
+        for layer in self.local_layers():
+            for name, parameter in layer.named_parameters(remove_duplicate=False):
+                shown = self._aliases.get(name, name) if remove_duplicate else name
+                if shown not in seen:
+                    seen.add(shown)
+                    yield shown, parameter
+
+    def placeholder(self, index: int) -> nn.Parameter:
+        """Return what stands in an optimizer's group that has nothing on this stage.
+
+        One zero that never gets a gradient. It belongs to this module, because
+        DeepSpeed looks up every optimized parameter's name there, but to no segment:
+        no layer file holds it.
+
+        Args:
+            index: Number of the group.
+        """
+        name = f"empty_group_{index}"
+        if name not in self._parameters:
+            like = next(p for p in self.parameters() if p.is_floating_point())
+            parameter: Any = nn.Parameter(like.new_zeros(1))
+            parameter.ds_pipe_replicated = False
+            self.register_parameter(name, parameter)
+            self._mark_for_clipping()
+        found: nn.Parameter = self._parameters[name]
+        return found
+
+    def reset_shapes(self) -> None:
+        """Let the next batch have another shape than the ones before.
+
+        For after ``engine.reset_activation_shape()``, which must run on every rank.
+        """
+        self._fixed_shapes.reset()
+
+    def _receives_inputs(self) -> bool:
+        """Whether the model's inputs are run, and sent on, here."""
+        return self.stage_id == 0 and len(self._planned_parts) > 2  # noqa: PLR2004 - one stage has two bounds
+
     def _hands_to_loss(self) -> bool:
         """Whether this stage trains and is the last one."""
         return torch.is_grad_enabled() and self.stage_id == self.num_stages - 1
+
+    def _ranks_of(self, stages: Sequence[int]) -> list[int]:
+        """Return the pipeline ranks that run some of the stages, in order."""
+        return sorted({self._rank_of(stage) for stage in stages})
+
+    def _rank_of(self, stage: int) -> int:
+        return stage
 
     def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, Any]]:
         """Sum the gradients of tied parameters, and leave none to the engine.
@@ -140,7 +213,7 @@ class PartitionedPipelineModule(PipelineModule):
             self._tied_parameters = {
                 tie.name: self._tied_parameter(tie)
                 for tie in self._ties
-                if self.stage_id in tie.stages
+                if self.stage_id in self._ranks_of(tie.stages)
             }
         check_ties(self._tied_parameters)
 
@@ -152,10 +225,13 @@ class PartitionedPipelineModule(PipelineModule):
         """
         tied_comms: dict[str, Any] = {}
         for tie in self._ties:
+            holders = self._ranks_of(tie.stages)
+            if len(holders) == 1:  # stages of one rank share the parameter itself
+                continue
             for replica in range(self._grid.data_parallel_size):
                 ranks = [
-                    self._grid.stage_to_global(stage_id=stage, data=replica)
-                    for stage in sorted(tie.stages)
+                    self._grid.stage_to_global(stage_id=rank, data=replica)
+                    for rank in holders
                 ]
                 group = comm.new_group(ranks=ranks)
                 if self.global_rank in ranks:
@@ -181,7 +257,7 @@ class PartitionedPipelineModule(PipelineModule):
         names = {tie.name, *tie.aliases}
         found = {
             id(parameter): parameter
-            for layer in self.forward_funcs
+            for layer in self.local_layers()
             for name, parameter in layer.named_parameters(remove_duplicate=False)
             if name in names
         }
@@ -223,62 +299,3 @@ def _quiet() -> Iterator[None]:
     """Swallow what DeepSpeed prints (not what it logs) while it builds."""
     with redirect_stdout(io.StringIO()):
         yield
-
-
-def _check_version() -> None:
-    numbers = deepspeed.__version__.split("+")[0].split(".")[:3]
-    if tuple(int(number) for number in numbers) < _OLDEST_DEEPSPEED:
-        needed = ".".join(map(str, _OLDEST_DEEPSPEED))
-        raise RuntimeGuardError(
-            f"DeepSpeed {deepspeed.__version__} scales pipeline gradients wrongly; "
-            f"{needed} is the first version that does not",
-            hint=f"pip install 'deepspeed>={needed}'",
-        )
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    planned = {
-        "layers",
-        "num_stages",
-        "loss_fn",
-        "partition_method",
-        "activation_checkpoint_interval",
-        "activation_checkpoint_func",
-        "checkpointable_layers",
-    }
-    given = sorted(planned & set(options))
-    if given:
-        raise OptionError(
-            f"{', '.join(given)}: decided by the plan",
-            hint="leave it out; partition() has an argument for it",
-        )
-
-
-def _check_parts(parts: tuple[int, ...], layers: int) -> None:
-    rising = all(start < stop for start, stop in itertools.pairwise(parts))
-    if len(parts) < 2 or parts[0] != 0 or parts[-1] != layers or not rising:  # noqa: PLR2004 - one stage has two bounds
-        raise EmitError(
-            f"parts {parts} do not cut {layers} segments into non-empty stages"
-        )
-
-
-def _check_world(stages: int, topology: Any) -> None:
-    world = comm.get_world_size()
-    if world % stages:
-        raise RuntimeGuardError(
-            f"{world} processes for {stages} stages: "
-            "the number of processes must be a multiple of the stages",
-            hint=f"start {stages} processes, or {stages} times the replicas",
-        )
-    if topology is None:
-        return
-    if topology.get_dim("pipe") != stages:
-        raise OptionError(
-            f"the topology has {topology.get_dim('pipe')} stages; the plan has {stages}"
-        )
-    if topology.get_dim("model") > 1:
-        raise OptionError(
-            "the topology splits tensors over "
-            f"{topology.get_dim('model')} ranks, but a segment holds whole parameters",
-            hint="use the axes pipe and data alone",
-        )

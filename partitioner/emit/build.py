@@ -95,6 +95,8 @@ def build_pipeline(
         ties=layers.ties,
         loss_head=head,
         guards=plan.graph.weight_guards,
+        aliases=plan.graph.aliases,
+        input_names=[plan.graph.inputs[number].name for number in layers.first],
         **options,
     )
 
