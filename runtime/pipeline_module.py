@@ -22,7 +22,12 @@ from partitioner.runtime.pipeline_options import (
     check_version,
     check_world,
 )
-from partitioner.runtime.ties import ParameterTie, check_ties, sum_tied_gradient
+from partitioner.runtime.ties import (
+    ParameterTie,
+    check_ties,
+    forget_gradients,
+    sum_tied_gradient,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -209,6 +214,8 @@ class PartitionedPipelineModule(PipelineModule):
         # there a rank would wait for one that has failed.
         with raise_on_all_ranks("building the stages"):
             super()._build()
+            for parameter in self.parameters():
+                forget_gradients(parameter)
             self._check_trainable()
             self._tied_parameters = {
                 tie.name: self._tied_parameter(tie)

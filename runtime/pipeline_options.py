@@ -6,14 +6,22 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import deepspeed
+import torch
 from deepspeed import comm
+from deepspeed.accelerator import get_accelerator
 
 from partitioner.errors import EmitError, OptionError, RuntimeGuardError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["check_options", "check_parts", "check_version", "check_world"]
+__all__ = [
+    "check_options",
+    "check_parts",
+    "check_precision",
+    "check_version",
+    "check_world",
+]
 
 # Before, gradients were scaled by 1/micro-batches again at each earlier stage.
 _OLDEST_DEEPSPEED = (0, 19, 3)
@@ -73,6 +81,26 @@ def check_parts(parts: tuple[int, ...], layers: int, stages_per_rank: int) -> No
     if (len(parts) - 1) % stages_per_rank:
         raise EmitError(
             f"{len(parts) - 1} stages do not make {stages_per_rank} for each rank"
+        )
+
+
+def check_precision(dtype: torch.dtype) -> None:
+    """Check that this rank's device trains in the plan's precision.
+
+    Raises:
+        RuntimeGuardError: DeepSpeed's engine would refuse it.
+    """
+    accelerator = get_accelerator()
+    supported = {
+        torch.float16: accelerator.is_fp16_supported,
+        torch.bfloat16: accelerator.is_bf16_supported,
+    }
+    if dtype in supported and not supported[dtype]():
+        raise RuntimeGuardError(
+            f"the plan is for {dtype}, which DeepSpeed does not train in on this "
+            f"{accelerator.device_name()}",
+            hint='partition(…, dtype="bfloat16") on a CPU or a recent GPU, else '
+            'dtype="float32"',
         )
 
 

@@ -15,7 +15,7 @@ from partitioner.runtime.agreement import gather
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ParameterTie", "check_ties", "sum_tied_gradient"]
+__all__ = ["ParameterTie", "check_ties", "forget_gradients", "sum_tied_gradient"]
 
 # Where DeepSpeed's optimizers accumulate a parameter's gradient, and the one that
 # counts if several are there: the bf16 optimizer's high-precision gradient, ZeRO-1's
@@ -63,6 +63,21 @@ def check_ties(parameters: Mapping[str, nn.Parameter]) -> None:
                 f"{'; '.join(sorted(different))}",
                 hint="a tie holds one parameter; all its names must mean that one",
             )
+
+
+def forget_gradients(parameter: nn.Parameter) -> None:
+    """Drop what another engine, in this process before, has accumulated.
+
+    Its optimizer leaves its slots on the parameter, and a tie's gradient would be
+    summed there.
+
+    Args:
+        parameter: One that a new engine is going to train.
+    """
+    for slot in _SLOTS:
+        if slot in vars(parameter):
+            delattr(parameter, slot)
+    parameter.grad = None
 
 
 def sum_tied_gradient(parameter: nn.Parameter, group: Any) -> None:

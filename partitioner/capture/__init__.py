@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 
 from partitioner.capture.build import GraphBuilder
-from partitioner.capture.casts import cast_notes
+from partitioner.capture.casts import cast_notes, statistics_notes
 from partitioner.capture.classify import classify
 from partitioner.capture.constraints import resolve_constraints, together
 from partitioner.capture.effects import find_effects
@@ -87,6 +87,7 @@ def capture(
     effects = find_effects(graph, takes.recording.weight_storages)
     shared = overlapping_weights(model)
     casts = cast_notes(graph, model, takes.aliases)
+    casts += statistics_notes(model, dtype)
     notes = [*takes.notes, *overlap_notes(shared), *casts]
     effects.groups += overlap_groups(graph, shared, takes.aliases)
     effects.groups += hidden_groups(graph, model, takes.recording.counting)

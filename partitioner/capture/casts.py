@@ -1,17 +1,21 @@
-"""Weights that autocast casts once and a pipeline casts at every reader."""
+"""Casts that a pipeline does otherwise: at every reader, and of parameters alone."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from partitioner.graph import info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import fx, nn
+    import torch
+    from torch import fx
 
-__all__ = ["cast_notes"]
+__all__ = ["cast_notes", "mixed_statistics", "statistics_notes"]
 
 
 def cast_notes(
@@ -43,6 +47,44 @@ def cast_notes(
         "autocast: their gradients are summed in their own dtype and not, as by "
         "torch's cache of casts, in the coarser one; verify with a tolerance of that "
         "dtype's rounding"
+    ]
+
+
+def mixed_statistics(model: nn.Module, dtype: torch.dtype) -> list[str]:
+    """Return the batch norms that torch's kernels will refuse in a dtype.
+
+    DeepSpeed casts parameters and leaves buffers as they are, and a batch norm whose
+    weight has another dtype than its running statistics has no kernel.
+
+    Args:
+        model: The user's model.
+        dtype: What the engine will cast floating parameters to.
+    """
+    return [
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, _NormBase)
+        and isinstance(module.weight, nn.Parameter)
+        and module.running_mean is not None
+        and module.running_mean.dtype != dtype
+    ]
+
+
+def statistics_notes(model: nn.Module, dtype: torch.dtype | None) -> list[str]:
+    """Say which batch norms will not train in the dtype of the plan.
+
+    Args:
+        model: The user's model.
+        dtype: What its parameters are cast to; None: they stay as they are.
+    """
+    mixed = [] if dtype is None else mixed_statistics(model, dtype)
+    if not mixed:
+        return []
+    return [
+        f"batch norm: {mixed[0]} ({len(mixed)} in all) keeps its running statistics in "
+        f"another dtype than {str(dtype).removeprefix('torch.')}, to which only "
+        "parameters are cast: this plan has prices, but cannot be trained; cast the "
+        f"whole model before, model.to({dtype})"
     ]
 
 

@@ -21,6 +21,7 @@ from partitioner.runtime.batch import BatchAdapter
 from partitioner.runtime.inputs import InputConstant, InputLeaf
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
+from partitioner.runtime.pipeline_options import check_precision
 from partitioner.runtime.segment import CheckpointedSegment, Segment
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def build_pipeline(
     plan = agreed_by(partial(agree, what="agreeing on the plan"))
     with raise_on_all_ranks("cutting the model"):
         _check_has_weights(plan.graph)
+        check_precision(plan.graph.dtype)
         layers = plan.layers
         specs = layer_specs(layers)
         head = LossHead(loss_fn, layers.head, layers.rebuild, adapter.labels)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from partitioner.errors import OptionError
+from partitioner.emit.ds_checks import PRECISION, check_config, offloads, section
 
 if TYPE_CHECKING:
     from partitioner.graph import ModelGraph
@@ -25,8 +23,6 @@ _OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {}),
     "sgd-momentum": ("SGD", {"momentum": 0.9}),
 }
-_PRECISION = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-MAX_ZERO_STAGE = 1
 
 
 def ds_config(
@@ -51,11 +47,26 @@ def ds_config(
         "gradient_clipping": 0.0,
         "zero_optimization": {"stage": 0},
     }
-    if graph.dtype in _PRECISION:
-        config[_PRECISION[graph.dtype]] = {"enabled": True}
+    if graph.dtype in PRECISION:
+        config[PRECISION[graph.dtype]] = {"enabled": True}
     merged = _merge(config, overrides)
-    _check(merged, graph, options)
-    return merged
+    check_config(merged, graph, options)
+    return {**_allowances(merged, options), **merged}
+
+
+def _allowances(config: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """Return what DeepSpeed must be told so that it does not refuse torch's optimizers.
+
+    With offloading it insists on its own CPU Adam, which has to be compiled, and under
+    ZeRO on an optimizer from its list, where SGD is missing although it works.
+    """
+    allowed: dict[str, Any] = {}
+    if offloads(config):
+        allowed["zero_force_ds_cpu_optimizer"] = False
+    zero = section(config, "zero_optimization").get("stage", 0)
+    if zero and options.optimizer.lower().startswith("sgd"):
+        allowed["zero_allow_untested_optimizer"] = True
+    return allowed
 
 
 def _batch_size(graph: ModelGraph) -> int:
@@ -74,33 +85,3 @@ def _merge(config: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
         else:
             merged[key] = value
     return merged
-
-
-def _check(config: Mapping[str, Any], graph: ModelGraph, options: Options) -> None:
-    steps = config["gradient_accumulation_steps"]
-    if steps != options.micro_batches:
-        message = (
-            f"gradient_accumulation_steps is {steps}, the plan is for "
-            f"{options.micro_batches} micro-batches"
-        )
-        raise OptionError(message, hint=f"partition(…, micro_batches={steps})")
-    zero = _section(config, "zero_optimization").get("stage", 0)
-    if zero > MAX_ZERO_STAGE:
-        message = f"ZeRO stage {zero} does not work with DeepSpeed's pipeline engine"
-        raise OptionError(message, hint="use ZeRO stage 0 or 1")
-    for dtype, key in _PRECISION.items():
-        enabled = bool(_section(config, key).get("enabled", False))
-        if enabled == (graph.dtype == dtype):
-            continue
-        state = "enabled" if enabled else "disabled"
-        wanted = str(dtype if enabled else torch.float32).removeprefix("torch.")
-        message = f"{key} is {state}, but the plan was made for {graph.dtype}"
-        raise OptionError(message, hint=f"partition(…, dtype={wanted!r})")
-
-
-def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    section = config.get(key, {})
-    if not isinstance(section, Mapping):
-        message = f"{key} is {section!r}, not a dict"
-        raise OptionError(message, hint="write it as in DeepSpeed's configuration")
-    return section

@@ -110,3 +110,79 @@ def test_overrides_are_not_changed():
     found = config(zero_optimization=given)
     found["zero_optimization"]["stage"] = 0
     assert given == {"stage": 1}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "overrides", "message", "hint"),
+    [
+        (torch.float32, {"train_batch_size": 9}, "9, which is no multiple", "6"),
+        (torch.float32, {"amp": {"enabled": True}}, "amp is enabled", "autocast"),
+        (
+            torch.float32,
+            {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}},
+            "torch_autocast is enabled",
+            "bfloat16",
+        ),
+        (
+            torch.float32,
+            {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
+            "ZeRO stage is 0: it is ignored",
+            '"stage": 1',
+        ),
+        (
+            torch.float32,
+            {
+                "zero_optimization": {
+                    "stage": 1,
+                    "offload_optimizer": {"device": "nvme"},
+                }
+            },
+            "to 'nvme' needs ZeRO stage 3",
+            '"cpu"',
+        ),
+        (
+            torch.float32,
+            {"zero_optimization": {"stage": 1, "offload_param": {"device": "cpu"}}},
+            "offload_param to 'cpu' needs ZeRO stage 3",
+            "states alone",
+        ),
+        (
+            torch.bfloat16,
+            {"data_types": {"grad_accum_dtype": "fp32"}},
+            "'fp32' for a plan in torch.bfloat16",
+            '"stage": 1',
+        ),
+        (
+            torch.float32,
+            {"pipeline": {"activation_checkpoint_interval": 1}},
+            "recomputed twice",
+            "checkpointing",
+        ),
+    ],
+)
+def test_what_deepspeed_would_ignore_or_refuse_late_is_refused(
+    dtype: torch.dtype, overrides: dict[str, Any], message: str, hint: str
+):
+    with pytest.raises(OptionError, match=message) as caught:
+        config(dtype, **overrides)
+    assert hint in caught.value.hint
+
+
+def test_batch_norm_does_not_train_with_parameters_cast_alone():
+    graph = replace(captured("resnet"), dtype=torch.bfloat16, casts=True)
+    with pytest.raises(OptionError, match=r"'stage1\.0\.norm1' \(9 in all\)") as caught:
+        ds_config(graph, options(), {})
+    assert "model.to(torch.bfloat16)" in caught.value.hint
+    # In the model's own dtype there is nothing to refuse.
+    assert "bf16" not in ds_config(captured("resnet"), options(), {})
+
+
+def test_deepspeed_takes_torchs_optimizers_where_it_would_not_by_itself():
+    offload = {"stage": 1, "offload_optimizer": {"device": "cpu"}}
+    found = config(zero_optimization=offload)
+    assert found["zero_force_ds_cpu_optimizer"] is False
+    assert "zero_allow_untested_optimizer" not in found
+    graph, zero = captured("mlp"), {"zero_optimization": {"stage": 1}}
+    assert ds_config(graph, options("sgd"), zero)["zero_allow_untested_optimizer"]
+    mine = config(zero_force_ds_cpu_optimizer=True, zero_optimization=offload)
+    assert mine["zero_force_ds_cpu_optimizer"] is True

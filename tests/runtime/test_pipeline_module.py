@@ -6,11 +6,14 @@ from typing import Any
 
 import deepspeed
 import pytest
+import torch
+from deepspeed.accelerator import get_accelerator
 
 from partitioner.errors import EmitError, OptionError, RuntimeGuardError
 from partitioner.runtime.labels import LabelsLayout
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
+from partitioner.runtime.pipeline_options import check_precision
 
 
 def build(layers: int = 3, parts: tuple[int, ...] = (0, 1, 3), **options: Any) -> Any:
@@ -48,3 +51,14 @@ def test_without_a_launcher_the_missing_variables_are_named():
         RuntimeGuardError, match=r"LOCAL_RANK, RANK, WORLD_SIZE.* not set"
     ):
         build()
+
+
+def test_a_precision_that_the_device_lacks_is_refused():
+    check_precision(torch.float32)
+    check_precision(torch.bfloat16)
+    if get_accelerator().is_fp16_supported():
+        check_precision(torch.float16)
+        return
+    with pytest.raises(RuntimeGuardError, match=r"torch\.float16.*this cpu") as caught:
+        check_precision(torch.float16)
+    assert "bfloat16" in caught.value.hint
