@@ -66,6 +66,7 @@ class TrainablePlan(ABC):
         config: Mapping[str, Any] | None = None,
         module: Mapping[str, Any] | None = None,
         groups: Sequence[Mapping[str, Any]] = (),
+        token_weighted: bool | Callable[[Any], Any] = False,
         **deepspeed_kwargs: Any,
     ) -> tuple[Any, Any, Any, Any]:
         """Build this rank's stage and the engine that trains it.
@@ -81,6 +82,9 @@ class TrainablePlan(ABC):
             module: Keyword arguments for :meth:`pipeline_module`.
             groups: The optimizer's groups, as for :meth:`parameter_groups`; without
                 any it gets all trainable parameters alike.
+            token_weighted: Average the loss over all tokens of a batch, not over the
+                means of its micro-batches and replicas; a function of a micro-batch
+                counts its tokens where the loss does not show them.
             **deepspeed_kwargs: For ``deepspeed.initialize``: ``optimizer``,
                 ``model_parameters``, ``lr_scheduler``, ``training_data``, …
 
@@ -101,6 +105,7 @@ class TrainablePlan(ABC):
             stages,
             config=settings,
             batch_fn=self.batch_fn,
+            token_weighted=token_weighted,
             **deepspeed_kwargs,
         )
 
@@ -114,8 +119,10 @@ class TrainablePlan(ABC):
         All ranks use rank 0's plan, after comparing what it was made of.
 
         Args:
-            loss_fn: ``loss_fn(output, labels) -> scalar`` on the model's own output
-                structure; None: the loss the model itself returns.
+            loss_fn: ``loss_fn(output, labels)`` on the model's own output structure:
+                a function or a module that returns a scalar, or
+                ``(scalar, {name: scalar})`` to report further losses. None: the loss
+                the model itself returns.
             **pipeline_module_kwargs: For DeepSpeed's ``PipelineModule``.
 
         Raises:

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 import deepspeed
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
+from partitioner.runtime.data import PipelineLoader, Place
+from partitioner.runtime.evaluation import Evaluating
+from partitioner.runtime.reports import Reporting
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 
-__all__ = ["PlanEngine", "initialize"]
+__all__ = ["PlanEngine", "PlanEngineMixin", "initialize"]
 
 
 def initialize(
@@ -20,6 +24,7 @@ def initialize(
     *,
     config: Mapping[str, Any],
     batch_fn: Callable[[Any], Any],
+    token_weighted: bool | Callable[[Any], Any] = False,
     **deepspeed_kwargs: Any,
 ) -> tuple[Any, Any, Any, Any]:
     """Return what ``deepspeed.initialize`` returns, with a :class:`PlanEngine`.
@@ -28,6 +33,7 @@ def initialize(
         module: This rank's stage.
         config: The whole DeepSpeed configuration.
         batch_fn: Turns a batch of the user's into what both ends of the pipeline take.
+        token_weighted: Average the loss over the tokens of the whole batch.
         **deepspeed_kwargs: For ``deepspeed.initialize``.
     """
     engine, *others = deepspeed.initialize(
@@ -35,11 +41,55 @@ def initialize(
     )
     # DeepSpeed chooses the class by the module's and offers no way to name another.
     engine.__class__ = PlanEngine
-    engine.set_batch_fn(batch_fn)
+    engine.adopt(batch_fn, token_weighted=token_weighted)
     return (engine, *others)
 
 
-class PlanEngine(PipelineEngine):
+class PlanEngineMixin(Evaluating, Reporting):
+    """What a plan adds to any of DeepSpeed's pipeline engines."""
+
+    def adopt(
+        self,
+        batch_fn: Callable[[Any], Any],
+        *,
+        token_weighted: bool | Callable[[Any], Any],
+    ) -> None:
+        """Make an engine that DeepSpeed has built one of a plan.
+
+        Args:
+            batch_fn: As for :func:`initialize`.
+            token_weighted: As for :func:`initialize`.
+        """
+        self.set_batch_fn(batch_fn)
+        self.look_ahead(token_weighted)
+        self.start_reports()
+
+    def dataloader(
+        self, dataset: Any, *, micro_batches: int | None = None, **loader_kwargs: Any
+    ) -> PipelineLoader:
+        """Return a loader that gives both ends of the pipeline the same micro-batches.
+
+        Args:
+            dataset: Has ``__len__`` and ``__getitem__``.
+            micro_batches: How many are taken at a time; None as many as in training.
+            **loader_kwargs: For :class:`~partitioner.runtime.data.PipelineLoader`:
+                ``seed``, ``shuffle``, ``collate_fn``, ``drop_last``, ``num_workers``, …
+
+        Raises:
+            OptionError: The dataset is too short or has no length, or an argument is
+                the loader's own.
+        """
+        place = Place(
+            replica=self.grid.get_data_parallel_id(),
+            replicas=self.grid.data_parallel_size,
+            reads=self.is_first_stage() or self.is_last_stage(),
+        )
+        loader_kwargs.setdefault("batch_size", self.micro_batch_size)
+        step = self.micro_batches if micro_batches is None else micro_batches
+        return PipelineLoader(dataset, place=place, step=step, **loader_kwargs)
+
+
+class PlanEngine(PlanEngineMixin, PipelineEngine):
     """The engine of a plan; made by :func:`initialize`, never by itself."""
 
     def reset_activation_shape(self) -> None:

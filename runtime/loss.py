@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from deepspeed.pipe import LayerSpec
 from torch import Tensor, nn
 
-from partitioner.errors import EmitError, RuntimeGuardError
+from partitioner.errors import RuntimeGuardError
 from partitioner.runtime.segment import SegmentBody, SegmentProgram
 
 if TYPE_CHECKING:
@@ -16,7 +19,41 @@ if TYPE_CHECKING:
 
     from partitioner.runtime.labels import LabelsLayout
 
-__all__ = ["LossHead"]
+__all__ = ["Evaluation", "LossHead", "LossLayer"]
+
+
+@dataclass(kw_only=True)
+class Evaluation:
+    """What the loss does while the engine evaluates.
+
+    Args:
+        keeps_outputs: Keep the leaves of the model's output of every micro-batch.
+        computes_loss: Else the loss is 0.
+    """
+
+    keeps_outputs: bool
+    computes_loss: bool
+    outputs: list[tuple[Any, ...]] = field(default_factory=list)
+    """What :meth:`LossHead.rebuild` takes, in the order of the micro-batches."""
+
+
+class LossLayer(nn.Module):
+    """The last layer of a pipeline whose loss has parameters of its own.
+
+    It hands its input on. That it holds the loss makes DeepSpeed train, clip and save
+    the parameters with those of the last stage.
+
+    Args:
+        loss_fn: The user's loss.
+    """
+
+    def __init__(self, loss_fn: nn.Module) -> None:
+        super().__init__()
+        self.loss_fn = loss_fn
+
+    def forward(self, received: Any) -> Any:
+        """Return what the segment before has sent."""
+        return received
 
 
 class LossHead:
@@ -25,16 +62,14 @@ class LossHead:
     Not an ``nn.Module``: DeepSpeed would register it on every stage.
 
     Args:
-        loss_fn: The user's ``loss_fn(output, labels)``; None takes the loss that
-            the model itself returns.
+        loss_fn: The user's ``loss_fn(output, labels)``, which returns a scalar, or
+            ``(scalar, {name: scalar})`` or ``{"loss": scalar, name: scalar}`` to
+            report further losses; None takes the loss that the model itself returns.
         body: The operations that need late inputs: from all values of the last
             segment, then the late inputs, to the leaves of the model's output.
             None if the values are those leaves.
         rebuild: Makes the model's output from its leaves.
         labels: Tells late inputs and the user's labels apart.
-
-    Raises:
-        EmitError: The loss has parameters.
     """
 
     def __init__(
@@ -44,12 +79,27 @@ class LossHead:
         rebuild: Callable[[Sequence[Any]], Any],
         labels: LabelsLayout,
     ) -> None:
-        self._loss_fn = loss_fn
+        self.loss_fn = loss_fn
+        self.body = body
+        self.labels = labels
+        self.additional: dict[str, Tensor] = {}
+        """Further losses of the last micro-batch, detached, by name."""
+        self.weights: deque[float] = deque()
+        """What to multiply the next micro-batches' losses with; empty: nothing."""
+        self.evaluation: Evaluation | None = None
+        """Set while the engine evaluates."""
         self._program = None if body is None else SegmentProgram(body)
         self._rebuild = rebuild
-        self._labels = labels
-        for module in self._modules():
-            _refuse_parameters(module)
+
+    def layer_specs(self) -> list[LayerSpec]:
+        """Return the layer that holds the loss's parameters, if it has any."""
+        loss_fn = self.loss_fn
+        if (
+            isinstance(loss_fn, nn.Module)
+            and next(loss_fn.parameters(), None) is not None
+        ):
+            return [LayerSpec(LossLayer, loss_fn)]
+        return []
 
     def train(self, mode: bool = True) -> LossHead:  # noqa: FBT001, FBT002 - nn.Module's signature
         """Follow the mode of the pipeline's modules."""
@@ -63,16 +113,18 @@ class LossHead:
             module.to(device)
         return self
 
-    def output(self, values: Sequence[Any], late: Sequence[Tensor]) -> Any:
-        """Return the model's output.
+    def leaves(self, values: Sequence[Any], late: Sequence[Tensor]) -> tuple[Any, ...]:
+        """Return the leaves of the model's output.
 
         Args:
             values: The values of the last segment.
             late: The inputs that only this part uses.
         """
-        if self._program is None:
-            return self._rebuild(tuple(values))
-        return self._rebuild(self._program(*values, *late))
+        return tuple(values) if self._program is None else self._program(*values, *late)
+
+    def rebuild(self, leaves: Sequence[Any]) -> Any:
+        """Return the model's output from what :meth:`leaves` returned."""
+        return self._rebuild(leaves)
 
     def __call__(self, outputs: Sequence[Any], labels: Any) -> Tensor:
         """Return the loss of one micro-batch.
@@ -91,12 +143,14 @@ class LossHead:
         token, *values = outputs
         if isinstance(outputs, list):
             outputs.clear()
-        late, targets = self._labels.split(labels)
-        output = self.output(values, late)
-        if self._loss_fn is None:
-            loss = _own_loss(output)
-        else:
-            loss = _scalar(self._loss_fn(output, targets), "loss_fn returned")
+        late, targets = self.labels.split(labels)
+        leaves = self.leaves(values, late)
+        if self.evaluation is not None:
+            if self.evaluation.keeps_outputs:
+                self.evaluation.outputs.append(leaves)
+            if not self.evaluation.computes_loss:
+                return torch.zeros((), device=token.device)
+        loss = self._weighted(*self._losses(self.rebuild(leaves), targets))
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise RuntimeGuardError(
                 "the loss does not depend on any parameter",
@@ -106,34 +160,65 @@ class LossHead:
         total: Tensor = loss + (token * 0).to(loss)
         return total
 
+    def _losses(self, output: Any, targets: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss to train by, and what is to be reported beside it."""
+        if self.loss_fn is None:
+            return _own_losses(output)
+        made = self.loss_fn(output, targets)
+        if isinstance(made, Mapping):
+            rest = {name: value for name, value in made.items() if name != "loss"}
+            return _scalar(made.get("loss"), 'loss_fn returned under "loss"'), _named(
+                rest
+            )
+        if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping):  # noqa: PLR2004 - (loss, further losses)
+            return _scalar(made[0], "loss_fn returned"), _named(made[1])
+        return _scalar(made, "loss_fn returned"), {}
+
+    def _weighted(self, loss: Tensor, further: Mapping[str, Tensor]) -> Tensor:
+        """Multiply with the micro-batch's weight, and note the further losses."""
+        weight = self.weights.popleft() if self.weights else 1.0
+        # A mean over no token at all is 0/0, and so is its gradient.
+        self.additional = {
+            name: value.detach().float() * weight if weight else torch.zeros_like(value)
+            for name, value in further.items()
+        }
+        if weight == 1.0:
+            return loss
+        return loss * weight if weight else loss.new_zeros((), requires_grad=True)
+
     def _modules(self) -> list[nn.Module]:
-        parts = (self._loss_fn, self._program)
+        parts = (self.loss_fn, self._program)
         return [part for part in parts if isinstance(part, nn.Module)]
 
 
-def _refuse_parameters(module: nn.Module) -> None:
-    names = [name for name, _ in module.named_parameters()]
-    if names:
-        raise EmitError(
-            f"the loss ({type(module).__name__}) has parameters: {', '.join(names)}; "
-            "only the last stage's copy of them would be trained, and no "
-            "checkpoint would hold it",
-            hint="make them part of the model, and let the model return the loss",
+def _own_losses(output: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss that the model itself computed, and others that it names."""
+    if not isinstance(output, Mapping):
+        found = (
+            output if isinstance(output, Tensor) else getattr(output, "loss", output)
         )
+        return _scalar(found, "the model returned"), {}
+    further = {
+        name: value.reshape(())
+        for name, value in output.items()
+        if name != "loss" and "loss" in name and _is_scalar(value)
+    }
+    return _scalar(output.get("loss"), "the model returned"), further
 
 
-def _own_loss(output: Any) -> Tensor:
-    """Return the loss that the model itself computed."""
-    found = output
-    if isinstance(output, Mapping):
-        found = output.get("loss")
-    elif not isinstance(output, Tensor):
-        found = getattr(output, "loss", output)
-    return _scalar(found, "the model returned")
+def _named(losses: Mapping[Any, Any]) -> dict[str, Tensor]:
+    return {
+        str(name): _scalar(value, f"loss_fn returned under {name!r}")
+        for name, value in losses.items()
+    }
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1
 
 
 def _scalar(value: Any, who: str) -> Tensor:
-    if isinstance(value, Tensor) and value.numel() == 1:
+    if isinstance(value, Tensor) and _is_scalar(value):
         return value.reshape(())
     if isinstance(value, Tensor):
         found = f"a tensor of shape {tuple(value.shape)}"

@@ -6,16 +6,14 @@ import io
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from deepspeed import comm
 from deepspeed.accelerator import get_accelerator
-from deepspeed.pipe import LayerSpec, PipelineModule
 from torch import nn
 
 from partitioner.errors import EmitError, RuntimeGuardError
 from partitioner.runtime.agreement import ensure_process_group, raise_on_all_ranks
 from partitioner.runtime.fixed_shapes import FixedShapes
-from partitioner.runtime.loss import LossHead
+from partitioner.runtime.loss_stage import LossStage
 from partitioner.runtime.pipeline_options import (
     check_options,
     check_parts,
@@ -32,12 +30,15 @@ from partitioner.runtime.ties import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from deepspeed.pipe import LayerSpec
+
     from partitioner.runtime.guards import WeightGuards
+    from partitioner.runtime.loss import LossHead
 
 __all__ = ["ParameterTie", "PartitionedPipelineModule"]
 
 
-class PartitionedPipelineModule(PipelineModule):
+class PartitionedPipelineModule(LossStage):
     """A pipeline whose stages, ties and checkpoints are those of a plan.
 
     Args:
@@ -83,26 +84,21 @@ class PartitionedPipelineModule(PipelineModule):
         self._planned_parts = list(parts)
         self._aliases = dict(aliases or {})
         self._fixed_shapes = FixedShapes(input_names)
+        self._planned_parts[-1] += len(loss_head.layer_specs())
         self._ties = tuple(sorted(ties, key=lambda tie: tie.name))
         self._tied_parameters: dict[str, Any] = {}
         self._guards = guards
         with _quiet():
             super().__init__(
-                layers=layers,
+                layers=[*layers, *loss_head.layer_specs()],
                 num_stages=ranks,
                 loss_fn=loss_head,
                 activation_checkpoint_interval=0,
                 **pipeline_module_kwargs,
             )
         self._mark_for_clipping()
-        loss_head.to(get_accelerator().device_name(self.local_rank))
-
-    def train(self, mode: bool = True) -> PartitionedPipelineModule:  # noqa: FBT001, FBT002 - nn.Module's signature
-        """Set the mode of the stage and of the loss, which is no module."""
-        super().train(mode)
-        if isinstance(self.loss_fn, LossHead):
-            self.loss_fn.train(mode)
-        return self
+        if self.computes_loss():
+            loss_head.to(get_accelerator().device_name(self.local_rank))
 
     def forward(self, forward_input: Any) -> Any:
         """Run the stage; before the first batch check its parameters.
@@ -175,10 +171,6 @@ class PartitionedPipelineModule(PipelineModule):
     def _receives_inputs(self) -> bool:
         """Whether the model's inputs are run, and sent on, here."""
         return self.stage_id == 0 and len(self._planned_parts) > 2  # noqa: PLR2004 - one stage has two bounds
-
-    def _hands_to_loss(self) -> bool:
-        """Whether this stage trains and is the last one."""
-        return torch.is_grad_enabled() and self.stage_id == self.num_stages - 1
 
     def _ranks_of(self, stages: Sequence[int]) -> list[int]:
         """Return the pipeline ranks that run some of the stages, in order."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from deepspeed.pipe import LayerSpec
-from torch import Tensor
+from torch import Tensor, nn
 
 from partitioner.capture.tree import flatten
 from partitioner.errors import EmitError
@@ -81,7 +81,7 @@ def build_pipeline(
     Raises:
         PlanMismatchError: Ranks recorded different models.
         RuntimeGuardError: No launcher, a wrong world size, other versions.
-        EmitError: The model has no weights, or the loss has parameters.
+        EmitError: The model has no weights, or the loss has parameters of the model.
     """
     ensure_process_group()
     plan = agreed_by(partial(agree, what="agreeing on the plan"))
@@ -91,6 +91,7 @@ def build_pipeline(
         layers = plan.layers
         specs = layer_specs(layers)
         head = LossHead(loss_fn, layers.head, layers.rebuild, adapter.labels)
+        _check_own_parameters(loss_fn, plan.graph)
     return PartitionedPipelineModule(
         specs,
         parts=layers.parts,
@@ -101,6 +102,28 @@ def build_pipeline(
         input_names=[plan.graph.inputs[number].name for number in layers.first],
         **options,
     )
+
+
+def _check_own_parameters(
+    loss_fn: Callable[[Any, Any], Any] | None, graph: ModelGraph
+) -> None:
+    """Refuse a loss that holds parameters of the model: no tie would join them."""
+    if not isinstance(loss_fn, nn.Module):
+        return
+    names = {
+        id(parameter): name
+        for name, parameter in graph.model.named_parameters(remove_duplicate=False)
+    }
+    for own, parameter in loss_fn.named_parameters():
+        if id(parameter) in names:
+            message = (
+                f"the loss's parameter {own!r} is the model's {names[id(parameter)]!r}"
+            )
+            hint = "let the model return what the loss needs of it"
+            raise EmitError(message, hint=hint)
+        if parameter.device.type == "meta":
+            message = f"the loss's parameter {own!r} is on the meta device"
+            raise EmitError(message, hint="give it values before the pipeline is built")
 
 
 def _check_has_weights(graph: ModelGraph) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from partitioner.errors import EmitError, RuntimeGuardError
+from partitioner.errors import RuntimeGuardError
 from partitioner.runtime.labels import LabelsLayout
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.segment import SegmentBody
@@ -146,18 +146,6 @@ def test_modes_and_devices_reach_the_loss():
     assert loss_fn.weight.device.type == "meta"
     assert made.train() is made
     assert tail.training
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"loss_fn": nn.Linear(2, 2)},
-        {"body": late_body(nn.Linear(2, 2))},
-    ],
-)
-def test_a_loss_with_parameters_is_refused(fields):
-    with pytest.raises(EmitError, match=r"weight, .*bias"):
-        head(**fields)
 
 
 def test_a_list_of_outputs_is_emptied_and_a_tuple_is_not():

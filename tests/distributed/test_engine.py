@@ -1,0 +1,84 @@
+"""The plan's engine does in several processes what one process does."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from tests.distributed.engine_cases import CASES
+from tests.distributed.launch import launch
+from tests.distributed.scripts import Ran, alone, on_stages
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+
+BY_SHAPE = {
+    (2, 1): list(CASES),
+    (3, 1): ["changing", "tempered-clipped"],
+    (2, 2): ["changing", "tempered-zero", "weighted", "weighted-causal"],
+}
+RUNS = [(*shape, name) for shape, names in BY_SHAPE.items() for name in names]
+
+
+def run_all(names: list[str], stages: int) -> dict[str, Ran]:
+    ran = on_stages([CASES[name]() for name in names], stages)
+    return dict(zip(names, ran, strict=True))
+
+
+@functools.cache
+def ranks(stages: int, replicas: int) -> list[dict[str, Ran]]:
+    """Run all scripts of a shape, once, in one process group."""
+    names = BY_SHAPE[stages, replicas]
+    return launch(stages * replicas, run_all, names, stages, timeout_s=300.0)
+
+
+def close(found: Any, expected: Any) -> None:
+    wanted = torch.as_tensor(expected)
+    torch.testing.assert_close(torch.as_tensor(found), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("stages", "replicas", "name"), RUNS)
+def test_losses_norms_and_parameters_equal_one_process(stages, replicas, name):
+    expected = alone(CASES[name](), replicas)
+    seen = set()
+    for rank, ran in enumerate(each[name] for each in ranks(stages, replicas)):
+        for done, wanted in zip(ran.steps, expected.steps, strict=True):
+            if wanted.loss is None:
+                continue
+            if isinstance(wanted.loss, list):  # of this replica's micro-batches alone
+                count = len(wanted.loss) // replicas
+                first = rank % replicas * count
+                close(done.loss, wanted.loss[first : first + count])
+            else:
+                close(done.loss, wanted.loss)
+            if wanted.norm is not None:
+                assert isinstance(done.norm, float)
+                close(done.norm, wanted.norm)
+            assert done.additional.keys() == wanted.additional.keys()
+            for key, value in wanted.additional.items():
+                close(done.additional[key], value)
+        for key, tensor in ran.state.items():
+            close(tensor, expected.state[key])
+            seen.add(key)
+    assert seen == set(expected.state)
+
+
+@pytest.mark.parametrize(("stages", "replicas"), list(BY_SHAPE))
+def test_the_last_stage_returns_the_model_s_own_outputs(stages, replicas):
+    expected = alone(CASES["changing"](), replicas)
+    for rank, each in enumerate(ranks(stages, replicas)):
+        for done, wanted in zip(each["changing"].steps, expected.steps, strict=True):
+            if rank < (stages - 1) * replicas or done.outputs is None:
+                assert done.outputs is None
+                continue
+            outputs = (
+                [done.outputs] if isinstance(done.outputs, tuple) else done.outputs
+            )
+            assert len(outputs) == len(wanted.outputs)
+            if rank % replicas == 0:  # the reference keeps the first replica's
+                for mine, output in zip(outputs, wanted.outputs, strict=True):
+                    assert isinstance(mine, tuple)
+                    for value, its in zip(mine, output, strict=True):
+                        close(value, its)
