@@ -20,6 +20,7 @@ OperatorClass = Literal[
     "matmul",
     "misaligned",
     "convolution",
+    "narrow_convolution",
     "attention",
     "normalisation",
     "batch_norm",
@@ -29,24 +30,25 @@ OperatorClass = Literal[
 
 ``misaligned``: a product in a 16-bit type with rows that are no multiple of 16 bytes
 (a vocabulary of 50,257), which tensor cores cannot load at once.
+``narrow_convolution``: likewise one whose channels are no multiple of 8 (an image's 3).
 """
 
 TENSOR_CORES: Mapping[OperatorClass, float] = {
     "matmul": 0.78,
     "misaligned": 0.12,
     "convolution": 0.25,
-    "attention": 0.60,
+    "narrow_convolution": 0.03,
+    "attention": 0.30,
     "other": 1.0,
 }
 """Shares of the dense peak that eager kernels reach: an H200 under torch 2.11 measured
 0.71-0.84 (products, bfloat16 and float32), 0.10-0.15 (misaligned products), 0.12-0.31
-(convolutions, channels first), 0.40-0.69 (fused attention of width 64, the masked half
-counted)."""
+(convolutions, channels first), 0.02-0.06 (of images with 3 channels), 0.20-0.38 (fused
+attention of width 64 without dropout, the masked half not counted)."""
 
-STREAMS: Mapping[OperatorClass, float] = {"normalisation": 0.35, "batch_norm": 0.1}
+STREAMS: Mapping[OperatorClass, float] = {"normalisation": 0.35, "batch_norm": 0.17}
 """Shares of the memory bandwidth that slow kernels reach: an H200 measured 0.34-0.63
-(layer norm) and 0.05-0.17 (batch norm of 64 to 2,048 channels, channels first: one
-thread block for each channel)."""
+(layer norm) and 0.12-0.21 (batch norm of 256 channels and more, channels first)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class DeviceProfile:
             keeps for backward what torch's CUDA kernels keep; ``"cpu"``.
         efficiency: Share of ``peak_flops`` an operator class reaches.
         bandwidth_efficiency: Share of ``memory_bandwidth`` that kernels reach (an
-            H200 measured 0.91 for a plain sum, 0.43 for a softmax).
+            H200 measured 0.84-0.91 for sums and products, 0.43 for a softmax).
         streams: That share where an operator class has one of its own.
     """
 
@@ -84,7 +86,7 @@ class DeviceProfile:
     efficiency: Mapping[OperatorClass, float] = field(
         default_factory=lambda: dict(TENSOR_CORES)
     )
-    bandwidth_efficiency: float = 0.65
+    bandwidth_efficiency: float = 0.85
     streams: Mapping[OperatorClass, float] = field(
         default_factory=lambda: dict(STREAMS)
     )

@@ -18,6 +18,7 @@ from partitioner.cost.operators import (
     operator_class,
     plain_name,
 )
+from partitioner.cost.shares import arguments, rate_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,6 +40,8 @@ class Kernel:
     flops: int = 0
     nbytes: int = 0
     """Bytes read and written."""
+    share: float = 1.0
+    """Of the rate that its class reaches on a GPU."""
 
 
 class KernelTrace(TorchDispatchMode):
@@ -70,8 +73,8 @@ class KernelTrace(TorchDispatchMode):
             return
         rule = formula(func._overloadpacket)  # noqa: SLF001
         flops = 0
+        args, kwargs = inputs
         if rule is not None:
-            args, kwargs = inputs
             flops = int(rule(*args, **(kwargs or {}), out_val=result))
         elif name not in UNCOUNTED:
             self.unknown[name] += 1
@@ -82,6 +85,7 @@ class KernelTrace(TorchDispatchMode):
             dtype=_compute_type([*read, *written]),
             flops=flops,
             nbytes=_traffic(name, read, written),
+            share=rate_share(name, arguments(func, args, kwargs or {}), read),
         )
         self.kernels[kernel] += 1
 
@@ -90,6 +94,8 @@ def _class_of(name: str, flops: int, tensors: Iterable[torch.Tensor]) -> Operato
     found = operator_class(name, counted=bool(flops))
     if found == "matmul" and any(map(_is_misaligned, tensors)):
         return "misaligned"
+    if found == "convolution" and any(map(_is_narrow, tensors)):
+        return "narrow_convolution"
     return found
 
 
@@ -99,6 +105,13 @@ def _is_misaligned(tensor: torch.Tensor) -> bool:
         return False
     rows = [stride for stride in tensor.stride()[-2:] if stride != 1]
     return any(stride * _HALF_BYTES % _LOAD_BYTES for stride in rows)
+
+
+def _is_narrow(tensor: torch.Tensor) -> bool:
+    """Whether a 16-bit image or filter has channels that do not fill a load."""
+    if tensor.dim() <= _MATRIX or tensor.element_size() != _HALF_BYTES:
+        return False
+    return bool(tensor.shape[1] * _HALF_BYTES % _LOAD_BYTES)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

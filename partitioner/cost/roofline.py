@@ -25,7 +25,8 @@ def kernels_s(profile: DeviceProfile, kernels: Mapping[Kernel, int]) -> float:
         kernels: Each distinct kernel and how often it runs.
 
     Returns:
-        ``sum(count * (max(flops / reachable, bytes / bandwidth) + launch))``.
+        ``sum(count * (max(flops / reachable, bytes / bandwidth) / share + launch))``;
+        shares hold on a GPU.
     """
     return sum(count * _kernel_s(profile, one) for one, count in kernels.items())
 
@@ -34,7 +35,8 @@ def _kernel_s(profile: DeviceProfile, kernel: Kernel) -> float:
     reachable = profile.flops_per_s(kernel.dtype, kernel.operator_class)
     arithmetic_s = kernel.flops / reachable
     traffic_s = kernel.nbytes / profile.bytes_per_s(kernel.operator_class)
-    return max(arithmetic_s, traffic_s) + profile.launch_s
+    share = kernel.share if profile.kind == "gpu" else 1.0
+    return max(arithmetic_s, traffic_s) / share + profile.launch_s
 
 
 def message_s(profile: DeviceProfile, nbytes: int) -> float:

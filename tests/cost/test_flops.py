@@ -84,7 +84,7 @@ def test_attention_is_two_products_forward_and_five_in_a_fused_backward():
 
 
 def test_dropout_does_not_keep_an_accelerator_from_fusing_attention():
-    def seconds(device, dropout):
+    def moved_bytes(device, dropout):
         builder = GraphBuilder()
         sources = [builder.input(name, meta(2, 4, 512, 64)) for name in "qkv"]
         node = builder.call(
@@ -95,10 +95,10 @@ def test_dropout_does_not_keep_an_accelerator_from_fusing_attention():
             out=meta(2, 4, 512, 64),
         )
         costed = price(builder.build(), profile=resolve(device))
-        return costed.costs[node].forward_s
+        return costed.costs[node].forward_bytes
 
-    assert seconds("h100", 0.1) == seconds("h100", 0.0)
-    assert seconds("cpu", 0.1) > seconds("cpu", 0.0)
+    assert moved_bytes("h100", 0.1) == moved_bytes("h100", 0.0)
+    assert moved_bytes("cpu", 0.1) > moved_bytes("cpu", 0.0)
 
 
 @pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
