@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 MICRO_BATCHES = 6
 STEPS = 3
 CASES = [
-    *itertools.product(["llama-1b"], ["bfloat16", "float32"], ["none", "all"]),
+    # Short: in float32 the longer one is larger than the device.
+    *itertools.product(["llama-1b-short"], ["bfloat16", "float32"], ["none", "all"]),
     ("gpt2-medium", "bfloat16", "none"),
     # Not bfloat16: DeepSpeed leaves batch statistics in float32, and torch's backward
     # of batch norm takes no such mix on a GPU.

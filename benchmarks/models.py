@@ -84,6 +84,7 @@ def _images(samples: int) -> dict[str, Tensor]:
 SHAPES = {
     "gpt2-medium": Shape(_gpt2_medium, lambda: _tokens(16, 1024, 50257)),
     "llama-1b": Shape(_llama_1b, lambda: _tokens(8, 2048, 128256)),
+    "llama-1b-short": Shape(_llama_1b, lambda: _tokens(2, 2048, 128256)),
     "vit-large": Shape(_vit_large, lambda: _images(128)),
     "resnet-152": Shape(_resnet_152, lambda: _images(256)),
     "t5-large": Shape(_t5_large, _t5_inputs),
