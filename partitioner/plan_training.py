@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import cached_property
@@ -10,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 from partitioner.emit import Layers, Placement, emit
 from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
 from partitioner.emit.ds_config import ds_config
-from partitioner.errors import EmitError
 from partitioner.plan_file import payload
+from partitioner.runtime.compile_options import compile_options
 from partitioner.runtime.engine import initialize
 from partitioner.runtime.parameter_groups import parameter_groups
 from partitioner.solve import Assignment, Problem, score
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from deepspeed.pipe import LayerSpec
 
+    from partitioner.costed import CostedGraph
     from partitioner.graph import ModelGraph
     from partitioner.options import Options
     from partitioner.runtime.batch import BatchAdapter
@@ -28,10 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainablePlan"]
 
+_log = logging.getLogger(__name__)
+
 
 class TrainablePlan(ABC):
     """The training half of :class:`~partitioner.plan.Plan`."""
 
+    costed: CostedGraph
     problem: Problem
     assignment: Assignment
     options: Options
@@ -112,6 +118,8 @@ class TrainablePlan(ABC):
     def pipeline_module(
         self,
         loss_fn: Callable[[Any, Any], Any] | None = None,
+        *,
+        compile: bool | Mapping[str, Any] = False,  # noqa: A002 - the word that users know
         **pipeline_module_kwargs: Any,
     ) -> PartitionedPipelineModule:
         """Build this rank's stage; joins the launcher's process group if needed.
@@ -123,20 +131,25 @@ class TrainablePlan(ABC):
                 a function or a module that returns a scalar, or
                 ``(scalar, {name: scalar})`` to report further losses. None: the loss
                 the model itself returns.
+            compile: Whether the stages run under ``torch.compile``, or its keyword
+                arguments.
             **pipeline_module_kwargs: For DeepSpeed's ``PipelineModule``.
 
         Raises:
-            EmitError: The plan is for a schedule that cannot be built.
+            OptionError: An option contradicts the plan.
+            EmitError: The model has no weights, or the loss has parameters.
             PlanMismatchError: Ranks recorded different models.
             RuntimeGuardError: No launcher, a wrong world size, other versions.
         """
-        if self.options.schedule != "1f1b":
-            raise EmitError(
-                f"plans for schedule={self.options.schedule!r} cannot be built yet",
-                hint='they are for planning; train with schedule="1f1b"',
-            )
+        compiled = compile_options(compile)
+        _note_prices(self.costed, compiled=compiled is not None)
         return build_pipeline(
-            self.agreed_by, self.batch_fn, loss_fn, pipeline_module_kwargs
+            self.agreed_by,
+            self.batch_fn,
+            loss_fn,
+            pipeline_module_kwargs,
+            schedule=self.options.schedule,
+            compiled=compiled,
         )
 
     def parameter_groups(
@@ -203,3 +216,21 @@ class TrainablePlan(ABC):
     def batch_fn(self) -> BatchAdapter:
         """For ``engine.set_batch_fn``: dict, tuple or tensor → what each end needs."""
         return batch_adapter(self.graph, self.layers)
+
+
+def _note_prices(costed: CostedGraph, *, compiled: bool) -> None:
+    """Say, on rank 0, if the stages will not run as they were priced."""
+    measured = costed.measurements
+    as_compiled = measured is not None and measured.compiled
+    if compiled == as_compiled or os.environ.get("RANK", "0") != "0":
+        return
+    if compiled:
+        _log.warning(
+            "the stages will be compiled, but were priced uncompiled: the best cut may "
+            "be another one; partition(…, measurements=measure_model(…, compiled=True))"
+        )
+    else:
+        _log.warning(
+            "the stages were priced compiled, but will run uncompiled: "
+            "plan.pipeline_module(…, compile=True)"
+        )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import deepspeed
+from deepspeed.runtime.pipe.dualpipev import DualPipeVEngine
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
+from partitioner.errors import OptionError
 from partitioner.runtime.data import PipelineLoader, Place
 from partitioner.runtime.evaluation import Evaluating
 from partitioner.runtime.reports import Reporting
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 
-__all__ = ["PlanEngine", "PlanEngineMixin", "initialize"]
+__all__ = ["DualPipeVPlanEngine", "PlanEngine", "PlanEngineMixin", "initialize"]
 
 
 def initialize(
@@ -40,7 +42,8 @@ def initialize(
         model=module, config=dict(config), **deepspeed_kwargs
     )
     # DeepSpeed chooses the class by the module's and offers no way to name another.
-    engine.__class__ = PlanEngine
+    dual = isinstance(engine, DualPipeVEngine)
+    engine.__class__ = DualPipeVPlanEngine if dual else PlanEngine
     engine.adopt(batch_fn, token_weighted=token_weighted)
     return (engine, *others)
 
@@ -96,3 +99,24 @@ class PlanEngine(PlanEngineMixin, PipelineEngine):
         """Let the next batch have another shape; every rank must call it."""
         super().reset_activation_shape()
         self.module.reset_shapes()
+
+
+class DualPipeVPlanEngine(PlanEngine, DualPipeVEngine):
+    """The engine of a plan for ``schedule="dualpipev"``."""
+
+    MIXED_SHAPES = False
+
+    def _load(self, count: int) -> None:
+        """Load a batch, if the schedule can run so few micro-batches.
+
+        Raises:
+            OptionError: It cannot.
+        """
+        fewest = 2 * self.num_stages
+        if count < fewest:
+            raise OptionError(
+                f"{count} micro-batches; DualPipeV on {self.num_stages} ranks needs "
+                f"{fewest}",
+                hint=f"give num_micro_batches={fewest} or more",
+            )
+        super()._load(count)

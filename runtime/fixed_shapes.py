@@ -57,9 +57,9 @@ class FixedShapes:
         ]
         raise RuntimeGuardError(
             f"{'; '.join(changed)}: the stages exchange their shapes once",
-            hint="pass dynamic_shape=True to plan.pipeline_module(), pad all "
-            "micro-batches to one shape, or call engine.reset_activation_shape() on "
-            "every rank before a batch of another shape",
+            hint="train with the engine of plan.initialize(), which looks ahead, pass "
+            "dynamic_shape=True to plan.pipeline_module(), or pad all micro-batches to "
+            "one shape",
         )
 
     def _name(self, index: int) -> str:

@@ -113,6 +113,16 @@ class LossHead:
             module.to(device)
         return self
 
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Run the model's own loss part under ``torch.compile``; not ``loss_fn``.
+
+        Args:
+            *args: For ``torch.compile``.
+            **options: For ``torch.compile``.
+        """
+        if self._program is not None:
+            self._program.compile(*args, **options)
+
     def leaves(self, values: Sequence[Any], late: Sequence[Tensor]) -> tuple[Any, ...]:
         """Return the leaves of the model's output.
 

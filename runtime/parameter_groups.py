@@ -69,7 +69,7 @@ def parameter_groups(
         OptionError: A rule is malformed, a pattern matches nothing or frozen
             parameters only, or two rules mean the same parameter.
     """
-    entries = _entries(model)
+    entries = [*_entries(model), *_entries_of_loss(module)]
     chosen = _choose(entries, rules)
     rest = [
         entry.names[0]
@@ -104,6 +104,17 @@ def _entries(model: nn.Module) -> list[_Entry]:
             modules[".".join(steps[:depth])] for depth in range(len(steps) + 1)
         ]
     return list(found.values())
+
+
+def _entries_of_loss(module: PartitionedPipelineModule) -> list[_Entry]:
+    """Return the parameters of the user's loss, which only the last stage holds."""
+    loss_fn = getattr(module.loss_fn, "loss_fn", None)
+    if not isinstance(loss_fn, nn.Module):
+        return []
+    found = _entries(loss_fn)
+    for entry in found:
+        entry.names = [f"loss_fn.{name}" for name in entry.names]
+    return found
 
 
 def _choose(

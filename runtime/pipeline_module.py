@@ -6,11 +6,10 @@ import io
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from deepspeed import comm
 from deepspeed.accelerator import get_accelerator
 from torch import nn
 
-from partitioner.errors import EmitError, RuntimeGuardError
+from partitioner.errors import RuntimeGuardError
 from partitioner.runtime.agreement import ensure_process_group, raise_on_all_ranks
 from partitioner.runtime.fixed_shapes import FixedShapes
 from partitioner.runtime.loss_stage import LossStage
@@ -20,12 +19,8 @@ from partitioner.runtime.pipeline_options import (
     check_version,
     check_world,
 )
-from partitioner.runtime.ties import (
-    ParameterTie,
-    check_ties,
-    forget_gradients,
-    sum_tied_gradient,
-)
+from partitioner.runtime.tied_stages import TiedStages
+from partitioner.runtime.ties import ParameterTie, check_ties, forget_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ParameterTie", "PartitionedPipelineModule"]
 
 
-class PartitionedPipelineModule(LossStage):
+class PartitionedPipelineModule(TiedStages, LossStage):
     """A pipeline whose stages, ties and checkpoints are those of a plan.
 
     Args:
@@ -86,7 +81,6 @@ class PartitionedPipelineModule(LossStage):
         self._fixed_shapes = FixedShapes(input_names)
         self._planned_parts[-1] += len(loss_head.layer_specs())
         self._ties = tuple(sorted(ties, key=lambda tie: tie.name))
-        self._tied_parameters: dict[str, Any] = {}
         self._guards = guards
         with _quiet():
             super().__init__(
@@ -119,10 +113,6 @@ class PartitionedPipelineModule(LossStage):
             # a list, which the loss empties once it has read it.
             return list(outputs)
         return outputs
-
-    def local_layers(self) -> list[nn.Module]:
-        """Return the segments that this rank runs, in order."""
-        return list(self.forward_funcs)
 
     def original_named_parameters(
         self, *, remove_duplicate: bool = True
@@ -161,6 +151,19 @@ class PartitionedPipelineModule(LossStage):
         found: nn.Parameter = self._parameters[name]
         return found
 
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Run what the segments and the loss part compute under ``torch.compile``.
+
+        What is between them stays as it is: packing, unpacking, recomputation.
+        Compiles at the first batch.
+
+        Args:
+            *args: For ``torch.compile``.
+            **options: For ``torch.compile``.
+        """
+        super().compile(*args, **options)
+        self.loss_fn.compile(*args, **options)
+
     def reset_shapes(self) -> None:
         """Let the next batch have another shape than the ones before.
 
@@ -171,30 +174,6 @@ class PartitionedPipelineModule(LossStage):
     def _receives_inputs(self) -> bool:
         """Whether the model's inputs are run, and sent on, here."""
         return self.stage_id == 0 and len(self._planned_parts) > 2  # noqa: PLR2004 - one stage has two bounds
-
-    def _ranks_of(self, stages: Sequence[int]) -> list[int]:
-        """Return the pipeline ranks that run some of the stages, in order."""
-        return sorted({self._rank_of(stage) for stage in stages})
-
-    def _rank_of(self, stage: int) -> int:
-        return stage
-
-    def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, Any]]:
-        """Sum the gradients of tied parameters, and leave none to the engine.
-
-        The engine asks for this list when it reduces tied gradients. It would sum
-        ``.grad`` alone, which is None where ZeRO-1 accumulates in another dtype,
-        and skip a stage without a gradient while the others wait for it.
-        """
-        self.allreduce_tied_weight_gradients()
-        return []
-
-    def allreduce_tied_weight_gradients(self) -> None:
-        """Sum the gradients of tied parameters over the stages."""
-        for entry in self.tied_comms.values():
-            parameter, group = entry["module"].weight, entry["group"]
-            if parameter.requires_grad:
-                sum_tied_gradient(parameter, group)
 
     def _partition_layers(self, method: str = "uniform") -> None:  # noqa: ARG002 - the plan decides
         self.parts = self._planned_parts
@@ -209,63 +188,8 @@ class PartitionedPipelineModule(LossStage):
             for parameter in self.parameters():
                 forget_gradients(parameter)
             self._check_trainable()
-            self._tied_parameters = {
-                tie.name: self._tied_parameter(tie)
-                for tie in self._ties
-                if self.stage_id in self._ranks_of(tie.stages)
-            }
+            self._find_tied_parameters()
         check_ties(self._tied_parameters)
-
-    def _index_tied_modules(self) -> dict[str, Any]:
-        """Make one communication group for each tie and data-parallel replica.
-
-        Not through TiedLayerSpec, which marks every parameter of its module as
-        replicated, so that the clip norm would miss the rest of the segment.
-        """
-        tied_comms: dict[str, Any] = {}
-        for tie in self._ties:
-            holders = self._ranks_of(tie.stages)
-            if len(holders) == 1:  # stages of one rank share the parameter itself
-                continue
-            for replica in range(self._grid.data_parallel_size):
-                ranks = [
-                    self._grid.stage_to_global(stage_id=rank, data=replica)
-                    for rank in holders
-                ]
-                group = comm.new_group(ranks=ranks)
-                if self.global_rank in ranks:
-                    parameter = self._tied_parameters[tie.name]
-                    parameter.ds_pipe_replicated = self.global_rank != ranks[0]
-                    tied_comms[tie.name] = {
-                        "ranks": ranks,
-                        "group": group,
-                        "weight_attr": ["weight"],
-                        "module": _Holder(parameter),
-                    }
-        return tied_comms
-
-    def _synchronize_tied_weights(self) -> None:
-        for entry in self.tied_comms.values():
-            comm.broadcast(
-                entry["module"].weight.data,
-                src=min(entry["ranks"]),
-                group=entry["group"],
-            )
-
-    def _tied_parameter(self, tie: ParameterTie) -> Any:
-        names = {tie.name, *tie.aliases}
-        found = {
-            id(parameter): parameter
-            for layer in self.local_layers()
-            for name, parameter in layer.named_parameters(remove_duplicate=False)
-            if name in names
-        }
-        if len(found) != 1:
-            raise EmitError(
-                f"stage {self.stage_id} holds {len(found)} parameters named "
-                f"{' or '.join(sorted(names))}; a tie needs exactly one"
-            )
-        return next(iter(found.values()))
 
     def _mark_for_clipping(self) -> None:
         """Let the clip norm count every parameter once, on whatever stage it is.
@@ -283,14 +207,6 @@ class PartitionedPipelineModule(LossStage):
                 "DeepSpeed cannot build an optimizer for it",
                 hint="use fewer stages, or train at least one parameter of each",
             )
-
-
-class _Holder(nn.Module):
-    """A tied parameter in the shape of the module that DeepSpeed expects."""
-
-    def __init__(self, weight: nn.Parameter) -> None:
-        super().__init__()
-        self.weight = weight
 
 
 @contextmanager

@@ -75,7 +75,8 @@ class SegmentProgram(nn.Module):
         self._last_device = torch.device("cpu")
         attach(self, body.modules, body.parameters, body.buffers)
         self._frozen = tuple(lookup(self, path) for path in sorted(body.frozen))
-        self._source, self._function = _compile(body)
+        self._source, self._plain = _compile(body)
+        self._function = self._plain
         self._scope = Scope(self)
 
     @property
@@ -95,6 +96,18 @@ class SegmentProgram(nn.Module):
         for module in self._frozen:
             module.train(False)
         return self
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Run the generated code under ``torch.compile``, from the next call on.
+
+        Not the whole forward, as ``nn.Module.compile`` does: the boundaries' packing
+        reads sizes and orders of memory, which only breaks graphs.
+
+        Args:
+            *args: For ``torch.compile``.
+            **options: For ``torch.compile``.
+        """
+        self._function = torch.compile(self._plain, *args, **options)
 
     def run(self, *values: Any) -> tuple[Any, ...]:
         """Compute the outgoing values from the incoming ones."""

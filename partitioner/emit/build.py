@@ -18,6 +18,7 @@ from partitioner.runtime.agreement import (
     raise_on_all_ranks,
 )
 from partitioner.runtime.batch import BatchAdapter
+from partitioner.runtime.dual_pipe import PartitionedDualPipeVModule
 from partitioner.runtime.inputs import InputConstant, InputLeaf
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     from partitioner.graph import InputSpec, ModelGraph
 
 __all__ = ["batch_adapter", "build_pipeline", "layer_specs"]
+
+
+_KINDS: Mapping[str, type[PartitionedPipelineModule]] = {
+    "1f1b": PartitionedPipelineModule,
+    "dualpipev": PartitionedDualPipeVModule,
+}
 
 
 class HasLayers(Protocol):
@@ -69,6 +76,9 @@ def build_pipeline(
     adapter: BatchAdapter,
     loss_fn: Callable[[Any, Any], Any] | None,
     options: Mapping[str, Any],
+    *,
+    schedule: str = "1f1b",
+    compiled: Mapping[str, Any] | None = None,
 ) -> PartitionedPipelineModule:
     """Build this rank's part of the pipeline that all ranks agreed on.
 
@@ -77,6 +87,8 @@ def build_pipeline(
         adapter: The batch adapter, which knows how labels were flattened.
         loss_fn: The user's loss, or None.
         options: Keyword arguments for DeepSpeed's ``PipelineModule``.
+        schedule: The plan's.
+        compiled: Keyword arguments for ``torch.compile``; None: do not.
 
     Raises:
         PlanMismatchError: Ranks recorded different models.
@@ -92,7 +104,9 @@ def build_pipeline(
         specs = layer_specs(layers)
         head = LossHead(loss_fn, layers.head, layers.rebuild, adapter.labels)
         _check_own_parameters(loss_fn, plan.graph)
-    return PartitionedPipelineModule(
+    # Under DualPipeV the loss comes long after its micro-batch was loaded.
+    adapter.labels.clear(keeps_all=schedule == "dualpipev")
+    module = _KINDS[schedule](
         specs,
         parts=layers.parts,
         ties=layers.ties,
@@ -102,6 +116,9 @@ def build_pipeline(
         input_names=[plan.graph.inputs[number].name for number in layers.first],
         **options,
     )
+    if compiled is not None:
+        module.compile(**compiled)
+    return module
 
 
 def _check_own_parameters(

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import deepspeed
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from partitioner import Plan, partition
+from partitioner import Plan, RuntimeGuardError, partition
 
-__all__ = ["ENGINES", "Engine", "Outcome", "plan_for", "train_original", "train_stages"]
+__all__ = ["ENGINES", "Engine", "Outcome", "train_on", "train_original", "train_stages"]
 
-VOCABULARY, WIDTH, STAGES, MICRO_BATCHES, STEPS = 13, 8, 2, 4, 4
+VOCABULARY, WIDTH, MICRO_BATCHES, STEPS = 13, 8, 4, 4
 CLIPPING = 0.05
 
 
 class Block(nn.Module):
+    """Which torch.compile cannot take as one graph."""
+
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
@@ -27,28 +29,33 @@ class Block(nn.Module):
         self.outside = nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.outside(torch.tanh(self.inside(self.norm(x))))
+        hidden = torch.tanh(self.inside(self.norm(x)))
+        torch._dynamo.graph_break()
+        return x + self.outside(hidden)
 
 
 class Tied(nn.Module):
-    """Two blocks between an embedding and a head that share their weight."""
+    """Embedding and head share their weight, and so do two blocks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.Sequential(Block(), Block())
+        self.blocks = nn.Sequential(Block(), Block(), Block())
         self.head = nn.Linear(WIDTH, VOCABULARY)
         self.head.weight = self.embed.weight
+        first, last = (self.get_submodule(f"blocks.{i}.inside") for i in (0, 2))
+        last.weight = first.weight
 
     def forward(self, ids: Tensor) -> Tensor:
         result: Tensor = self.head(self.blocks(self.embed(ids)))
         return result
 
 
-def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), label_smoothing=0.1
+def loss_of(logits: Tensor, labels: dict[str, Any]) -> Tensor:
+    loss = nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), labels["ids"].flatten(), label_smoothing=0.1
     )
+    return loss * labels["scale"]
 
 
 def make_model() -> nn.Module:
@@ -60,19 +67,21 @@ def micro_batches(replica: int, lengths: Sequence[int] = (5,)) -> list[list[Any]
     """Return (inputs, labels) by step, of a replica; sequence lengths take turns."""
     generator = torch.Generator().manual_seed(replica)
 
-    def make(index: int) -> tuple[Tensor, Tensor]:
+    def make(index: int) -> tuple[Tensor, dict[str, Any]]:
         shape = (3, lengths[index % len(lengths)])
         pair = [torch.randint(0, VOCABULARY, shape, generator=generator) for _ in "ab"]
-        return pair[0], pair[1]
+        # No tensor, and another number for every micro-batch.
+        return pair[0], {"ids": pair[1], "scale": 0.5 + index / 4}
 
     return [
         [make(step + index) for index in range(MICRO_BATCHES)] for step in range(STEPS)
     ]
 
 
+SPECIAL = "blocks.0.outside.weight"
 RULES: list[dict[str, Any]] = [
     {"params": ["*.bias", nn.LayerNorm], "weight_decay": 0.0},
-    {"params": "blocks.0.*side.weight", "lr": 3e-3},  # nothing of it on the last stage
+    {"params": SPECIAL, "lr": 3e-3},  # on the first rank alone
 ]
 """And the rest: weight decay, and the optimizer's own learning rate."""
 
@@ -88,6 +97,8 @@ class Engine:
         options: Arguments of ``partition``.
         lengths: Sequence lengths of the micro-batches.
         own: Whether DeepSpeed makes the optimizer from the configuration.
+        stages: Pipeline ranks.
+        plain: Whether the engine is DeepSpeed's own.
     """
 
     dtype: str = "float32"
@@ -96,6 +107,8 @@ class Engine:
     options: Mapping[str, Any] = field(default_factory=dict)
     lengths: tuple[int, ...] = (5,)
     own: bool = False
+    stages: int = 2
+    plain: bool = False
 
 
 ZERO = {"zero_optimization": {"stage": 1}}
@@ -103,19 +116,44 @@ OFFLOAD = {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cp
 CLIP = {"gradient_clipping": CLIPPING}
 FP32_SUM = {"data_types": {"grad_accum_dtype": "fp32"}}
 
+DUAL = {
+    "schedule": "dualpipev",
+    # The tied blocks are on different ranks, embedding and head on the same one.
+    "pin": {f"blocks.{stage}": stage for stage in range(3)} | {"head": 3},
+}
+AGAIN = {"checkpointing": "all"}
+
 ENGINES: dict[str, Engine] = {
-    "fp32": Engine(),
     "fp32-clip": Engine(config=CLIP),
     "fp32-zero-clip": Engine(config={**ZERO, **CLIP}),
     "fp32-offload-clip": Engine(config={**OFFLOAD, **CLIP}),
-    "fp32-zero-own": Engine(config=ZERO, own=True),
     "fp32-offload-own": Engine(config=OFFLOAD, own=True),
-    "bf16": Engine(dtype="bfloat16"),
+    "bf16-clip": Engine(dtype="bfloat16", config=CLIP),
     "bf16-zero-clip": Engine(dtype="bfloat16", config={**ZERO, **CLIP}),
     "bf16-zero-fp32-clip": Engine(
         dtype="bfloat16", config={**ZERO, **CLIP, **FP32_SUM}
     ),
     "bf16-offload-clip": Engine(dtype="bfloat16", config={**OFFLOAD, **CLIP}),
+    "dual-clip": Engine(options=DUAL, config=CLIP),
+    "dual-recomputed": Engine(options={**DUAL, **AGAIN}),
+    "dual-zero-clip": Engine(options=DUAL, config={**ZERO, **CLIP}),
+    "bf16-dual-zero-clip": Engine(
+        dtype="bfloat16", options=DUAL, config={**ZERO, **CLIP}
+    ),
+    "compiled-recomputed": Engine(
+        module={"compile": True}, options={**AGAIN, "leaf": ["blocks.1"]}
+    ),
+    "compiled-zero": Engine(module={"compile": {"backend": "aot_eager"}}, config=ZERO),
+    "dynamic": Engine(
+        module={"dynamic_shape": True}, lengths=(5, 7, 2), plain=True, config=CLIP
+    ),
+    "dynamic-4": Engine(
+        module={"dynamic_shape": True},
+        options=AGAIN,
+        lengths=(5, 2, 7),
+        stages=4,
+        plain=True,
+    ),
 }
 
 
@@ -126,6 +164,7 @@ class Outcome:
     losses: list[float]
     norms: list[float]
     state: dict[str, Tensor]
+    evaluated: float = 0.0
     groups: list[tuple[int, float, float]] = field(default_factory=list)
     """(tensors, lr, weight decay) of each group, as the engine has them."""
 
@@ -136,13 +175,18 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
 
 def train_original(replicas: int, engine: Engine) -> Outcome:
     """Train the model in this process, in float32, with the same groups."""
+    data = [micro_batches(replica, engine.lengths) for replica in range(replicas)]
+    return train_on(data, engine.config.get("gradient_clipping") or float("inf"))
+
+
+def train_on(data: list[list[list[Any]]], limit: float = float("inf")) -> Outcome:
+    """Train the model on batches, by replica and step, clipped to a norm."""
     model = make_model()
     named = dict(model.named_parameters())
     groups: list[list[str]] = [[], [], []]
     for name in named:
-        special = name.startswith("blocks.0") and name.endswith("side.weight")
         plain = name.endswith(".bias") or ".norm." in name
-        groups[0 if plain else 1 if special else 2].append(name)
+        groups[0 if plain else 1 if name == SPECIAL else 2].append(name)
     options: list[dict[str, Any]] = [{"weight_decay": 0.0}, {"lr": 3e-3}, {}]
     optimizer = adamw(
         [
@@ -151,35 +195,41 @@ def train_original(replicas: int, engine: Engine) -> Outcome:
         ]
     )
     outcome = Outcome(losses=[], norms=[], state={})
-    data = [micro_batches(replica, engine.lengths) for replica in range(replicas)]
     for step in zip(*data, strict=True):
         optimizer.zero_grad()
         losses = [loss_of(model(x), y) for replica in step for x, y in replica]
         loss = torch.stack(losses).mean()
         loss.backward()
-        limit = engine.config.get("gradient_clipping") or float("inf")
         norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
         optimizer.step()
         outcome.losses.append(loss.item())
         outcome.norms.append(norm.item())
     outcome.state = {name: value.detach().clone() for name, value in named.items()}
+    with torch.no_grad():
+        firsts = [loss_of(model(x), y) for replica in data for x, y in replica[0]]
+    outcome.evaluated = torch.stack(firsts).mean().item()
     return outcome
 
 
 def plan_for(case: Engine) -> Plan:
     """Return the case's plan, for a fresh model."""
-    plan = _planned(**{"dtype": case.dtype, **case.options})
+    options = {"dtype": case.dtype, "stages": case.stages, **case.options}
+    key = repr(options)
+    if key not in _PLANS:
+        _PLANS[key] = _planned(options)
+    plan = _PLANS[key]
     # The last engine may have cast it.
     plan.graph.model.to(torch.float32).load_state_dict(make_model().state_dict())
     plan.graph.model.zero_grad()
     return plan
 
 
-@functools.cache
-def _planned(**options: Any) -> Plan:
+_PLANS: dict[str, Plan] = {}
+
+
+def _planned(options: dict[str, Any]) -> Plan:
     return partition(
         make_model(),
-        STAGES,
         example_inputs=torch.zeros(3, 5, dtype=torch.int64),
         micro_batches=MICRO_BATCHES,
         device="cpu",
@@ -198,16 +248,20 @@ def train_stage(case: Engine) -> Outcome:
     if case.own:
         params = {"lr": 1e-2, "eps": 1e-4, "weight_decay": 0.1, "torch_adam": True}
         config["optimizer"] = {"type": "AdamW", "params": params}
-    engine, *_ = plan.initialize(
-        loss_of,
-        config=config,
-        module=case.module,
-        groups=RULES,
-        optimizer=None if case.own else adamw,
-    )
+    optimizer = None if case.own else adamw
+    if case.plain:
+        engine = plain_engine(plan, case.module, config)
+    else:
+        engine, *_ = plan.initialize(
+            loss_of,
+            config=config,
+            module=case.module,
+            groups=RULES,
+            optimizer=optimizer,
+        )
     outcome = Outcome(losses=[], norms=[], state={})
-    replica = engine.grid.get_data_parallel_id()
-    for batch in micro_batches(replica, case.lengths):
+    data = micro_batches(engine.grid.get_data_parallel_id(), case.lengths)
+    for batch in data:
         outcome.losses.append(engine.train_batch(iter(batch)).item())
         norm = engine.get_global_grad_norm()
         outcome.norms.append(0.0 if norm is None else float(norm))
@@ -219,6 +273,43 @@ def train_stage(case: Engine) -> Outcome:
         (len(group["params"]), group["lr"], group["weight_decay"])
         for group in engine.optimizer.param_groups
     ]
+    outcome.evaluated = engine.eval_batch(iter(data[0])).item()
     engine.destroy()
     dist.barrier()
     return outcome
+
+
+def plain_engine(
+    plan: Plan, module: Mapping[str, Any], config: Mapping[str, Any]
+) -> Any:
+    """Return DeepSpeed's own engine, as it is made without plan.initialize()."""
+    stage = plan.pipeline_module(loss_of, **module)
+    settings = plan.ds_config(**config)
+    del settings["optimizer"]
+    engine, *_ = deepspeed.initialize(
+        model=stage,
+        optimizer=adamw(plan.parameter_groups(stage, RULES)),
+        config=settings,
+    )
+    engine.set_batch_fn(plan.batch_fn)
+    return engine
+
+
+def change_shapes() -> tuple[list[float], str]:
+    """Train two batches of different shapes, announced, and begin one unannounced."""
+    engine = plain_engine(plan_for(Engine()), {}, {"steps_per_print": 10**9})
+    losses = []
+    for length in (5, 7):
+        (batch, *_) = micro_batches(0, (length,))
+        losses.append(engine.train_batch(iter(batch)).item())
+        engine.reset_activation_shape()
+        engine.module.reset_shapes()
+    losses.append(engine.train_batch(iter(batch)).item())
+    message = ""
+    if engine.is_first_stage():  # the others would wait for it
+        try:
+            engine.train_batch(iter(micro_batches(0, (9,))[0]))
+        except RuntimeGuardError as error:
+            message = str(error)
+    dist.barrier()
+    return losses, message

@@ -48,7 +48,9 @@ def launch(
     Raises:
         LaunchError: With the traceback of the first rank that failed.
     """
-    os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1")
+    os.environ.update(
+        DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1"
+    )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     port = _free_port()

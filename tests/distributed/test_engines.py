@@ -12,7 +12,10 @@ from tests.distributed.launch import launch
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
-BY_WORLD = {2: list(ENGINES), 4: ["fp32-clip", "fp32-zero-clip"]}
+BY_WORLD = {
+    2: [name for name, case in ENGINES.items() if case.stages == 2],
+    4: ["fp32-zero-clip", "dual-zero-clip", "dynamic-4"],
+}
 CASES = [(world, name) for world, names in BY_WORLD.items() for name in names]
 
 
@@ -31,7 +34,7 @@ def original(replicas: int, name: str) -> Outcome:
 
 @pytest.mark.parametrize(("world", "name"), CASES)
 def test_losses_norms_and_parameters_are_the_originals(world, name):
-    expected = original(world // engines.STAGES, name)
+    expected = original(world // ENGINES[name].stages, name)
     # bfloat16 has 8 bits: compared with float32, an error of 2**-8 for each value.
     bf16 = name.startswith("bf16")
     tolerance, state_tolerance = (2e-2, 3e-2) if bf16 else (1e-6, 2e-6)
@@ -40,6 +43,7 @@ def test_losses_norms_and_parameters_are_the_originals(world, name):
         assert outcome.losses == pytest.approx(expected.losses, rel=tolerance)
         if any(outcome.norms):  # in plain fp32 DeepSpeed does not say
             assert outcome.norms == pytest.approx(expected.norms, rel=tolerance)
+        assert outcome.evaluated == pytest.approx(expected.evaluated, rel=tolerance)
         for key, value in outcome.state.items():
             difference = (value - expected.state[key]).abs().max().item()
             assert difference <= state_tolerance, key
@@ -59,7 +63,19 @@ def test_every_rank_has_all_groups_in_order(world, name):
 
 def test_one_group_is_a_placeholder_on_a_stage():
     """Or the test above would not test one."""
-    first, last = trained(2)["fp32"]
-    assert not any("blocks.0.inside" in name for name in last.state)
-    assert "blocks.0.inside.weight" in first.state
+    first, last = trained(2)["fp32-clip"]
+    assert engines.SPECIAL in first.state
+    assert engines.SPECIAL not in last.state
     assert last.groups[1][0] == 1
+
+
+def test_another_shape_must_be_announced():
+    (losses, message), (_, silent) = launch(2, engines.change_shapes)
+    short, long = (engines.micro_batches(0, (length,))[0] for length in (5, 7))
+    expected = engines.train_on([[short, long, long]]).losses
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert "(3, 9)" in message
+    assert "the input 'ids'" in message
+    assert "(3, 7)" in message
+    assert "dynamic_shape=True" in message
+    assert not silent

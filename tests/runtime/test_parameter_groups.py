@@ -44,6 +44,7 @@ class Stage:
             if name.startswith(prefixes)
         }
         self.placeholders: dict[int, nn.Parameter] = {}
+        self.loss_fn: Any = None
 
     def original_named_parameters(self) -> Any:
         return iter(self.held.items())
@@ -109,6 +110,27 @@ def test_every_stage_has_all_groups_in_the_same_order():
     assert first[1] == ["placeholder"]
     assert second[0] == second[2] == ["placeholder"]
     assert len(second[1]) == 4
+
+
+class Head:
+    def __init__(self, loss_fn: nn.Module) -> None:
+        self.loss_fn = loss_fn
+
+
+def test_the_parameters_of_the_loss_are_trained_as_well():
+    """Only the last stage holds them; their names begin with loss_fn."""
+    model, loss = Model(), nn.Bilinear(2, 2, 1)
+    last: Any = Stage(model, "blocks.1")
+    first: Any = Stage(model, "embed")
+    last.held |= {f"loss_fn.{name}": p for name, p in loss.named_parameters()}
+    first.loss_fn = last.loss_fn = Head(loss)
+    rules = [{"params": "loss_fn.*", "lr": 1.0}]
+    (group, rest), (empty, _) = (
+        parameter_groups(stage, model, rules) for stage in (last, first)
+    )
+    assert [id(p) for p in group["params"]] == [id(p) for p in loss.parameters()]
+    assert len(rest["params"]) == 4
+    assert names(model, [empty]) == [["placeholder"]]
 
 
 def test_frozen_parameters_are_in_no_group():
