@@ -13,12 +13,13 @@ export OMP_NUM_THREADS ?= 1
 export DS_ACCELERATOR ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test zoo lint types fmt clean
+.PHONY: help demo test zoo parity lint types fmt clean
 
 help:
 	@echo "make demo    partition GPT-2, train it as a pipeline, compare the losses"
 	@echo "make test    lint, types, import contracts and all tests"
 	@echo "make zoo     capture, cut and verify every model of the zoo; print the table"
+	@echo "make parity  train every model of the zoo as a pipeline; print the table"
 	@echo "make lint | types | fmt | clean"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -39,6 +40,9 @@ test: lint types
 
 zoo: $(STAMP)
 	$(BIN)/python -m tests.zoo.run
+
+parity: $(STAMP)
+	$(BIN)/python -m tests.distributed.parity_table
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from partitioner.errors import OptionError
 from partitioner.runtime.data import PipelineLoader, Place
 from partitioner.runtime.evaluation import Evaluating
+from partitioner.runtime.gradients import AnyGradients
 from partitioner.runtime.reports import Reporting
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def initialize(
     return (engine, *others)
 
 
-class PlanEngineMixin(Evaluating, Reporting):
+class PlanEngineMixin(AnyGradients, Evaluating, Reporting):
     """What a plan adds to any of DeepSpeed's pipeline engines."""
 
     def adopt(

@@ -19,6 +19,7 @@ from partitioner.runtime.pipeline_options import (
     check_version,
     check_world,
 )
+from partitioner.runtime.replicas import replicate
 from partitioner.runtime.tied_stages import TiedStages
 from partitioner.runtime.ties import ParameterTie, check_ties, forget_gradients
 
@@ -91,6 +92,11 @@ class PartitionedPipelineModule(TiedStages, LossStage):
                 **pipeline_module_kwargs,
             )
         self._mark_for_clipping()
+        replicate(
+            self.parameters(),
+            group=self._grid.get_data_parallel_group(),
+            source=self._grid.dp_group[0],
+        )
         if self.computes_loss():
             loss_head.to(get_accelerator().device_name(self.local_rank))
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from deepspeed import comm
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.engine import PipelineEngine
-from deepspeed.runtime.utils import clip_grad_norm_
 from torch import Tensor
 
 from partitioner.errors import RuntimeGuardError
 from partitioner.runtime.agreement import gather
+from partitioner.runtime.gradients import clip, total_norm
 
 __all__ = ["Reporting"]
 
@@ -32,40 +30,29 @@ class Reporting(PipelineEngine):
         for an overflow. None before the first step, and where ZeRO was told not to
         compute it.
         """
-        norm = self._global_grad_norm
+        norm: Any = self._global_grad_norm
         return norm.item() if isinstance(norm, Tensor) else norm
 
     def clip_fp32_gradients(self) -> None:
         """Clip, and keep the norm, which DeepSpeed forgets."""
-        self._global_grad_norm = clip_grad_norm_(
-            parameters=self.module.parameters(),
-            max_norm=self.gradient_clipping(),
-            mpu=self.mpu,
+        self._global_grad_norm = clip(
+            list(self.module.parameters()),
+            limit=self.gradient_clipping(),
+            group=self.mpu.get_model_parallel_group(),
         )
 
     def _take_model_step(self, lr_kwargs: Any) -> None:
         mixed = self.fp16_enabled() or self.bfloat16_enabled()
         if not mixed and not self.zero_optimization() and self.gradient_clipping() <= 0:
-            self._global_grad_norm = self._measured_norm()
+            self._global_grad_norm = total_norm(
+                list(self.module.parameters()), self.mpu.get_model_parallel_group()
+            )
         # DeepSpeed's fp16 optimizer for any torch optimizer keeps the scaled norm.
         scaled = isinstance(self.optimizer, FP16_UnfusedOptimizer)
         scale = float(self.optimizer.loss_scale) if scaled else 1.0
         super()._take_model_step(lr_kwargs)
         if scaled:
             self._global_grad_norm /= scale
-
-    def _measured_norm(self) -> Tensor:
-        """Return the norm of this replica's gradients, a tied one counted once."""
-        gradients = [
-            parameter.grad.float()
-            for parameter in self.module.parameters()
-            if parameter.grad is not None
-            and not getattr(parameter, "ds_pipe_replicated", False)
-        ]
-        norms = torch.nn.utils.get_total_norm(gradients).to(self.device)
-        squares = norms**2
-        comm.all_reduce(squares, group=self.mpu.get_model_parallel_group())
-        return squares.sqrt()
 
     def _aggregate_total_loss(self) -> Tensor:
         self._agree_on_names()

@@ -11,6 +11,7 @@ from partitioner.capture.tree import rebuild
 from partitioner.emit.flow import Flow, find_flow
 from partitioner.emit.fuse import Call, fuse
 from partitioner.emit.gradients import differentiable_values, requires_grad
+from partitioner.emit.lint import check_boundary, quantized_values
 from partitioner.emit.placement import (
     Piece,
     Placement,
@@ -18,7 +19,6 @@ from partitioner.emit.placement import (
     pieces,
 )
 from partitioner.emit.write import Seeder, write_segment
-from partitioner.errors import EmitError
 from partitioner.graph import ModelGraph, TensorMeta, info
 from partitioner.runtime.pipeline_module import ParameterTie
 from partitioner.runtime.wire import WireSpec
@@ -162,8 +162,8 @@ def _layer(
     return Layer(
         body=body,
         stage=piece.stage,
-        receive=wires.spec(incoming) if starts else None,
-        send=wires.spec(outgoing) if ends else None,
+        receive=wires.spec(incoming, piece.stage - 1) if starts else None,
+        send=wires.spec(outgoing, piece.stage) if ends else None,
         is_first=index == 0,
     )
 
@@ -173,9 +173,11 @@ class _Wires:
 
     def __init__(self, graph: ModelGraph) -> None:
         self._differentiable = differentiable_values(graph)
+        self._quantized = quantized_values(graph)
 
-    def spec(self, values: Sequence[fx.Node]) -> WireSpec:
-        """Describe the values of one boundary."""
+    def spec(self, values: Sequence[fx.Node], stage: int) -> WireSpec:
+        """Describe the values of the boundary after a stage."""
+        check_boundary(values, self._quantized, stage)
         return WireSpec(tuple(self._value(node) for node in values))
 
     def _value(self, node: fx.Node) -> WireValue:
@@ -184,9 +186,6 @@ class _Wires:
             return WireValue(
                 name=node.name, kind="int", dtype=None, shape=(), differentiable=False
             )
-        if len(facts.outputs) != 1:
-            message = f"{facts.id} ({facts.source}) crosses a boundary but is no tensor"
-            raise EmitError(message)
         meta = facts.outputs[0]
         differentiable = node in self._differentiable
         return WireValue(

@@ -13,6 +13,7 @@ from partitioner.runtime.inputs import InputLeaf
 from partitioner.runtime.segment import SegmentBody
 from partitioner.runtime.ties import ParameterTie
 from tests.distributed.training import Case, Part
+from tests.distributed.wire_cases import every_kind
 
 __all__ = ["CASES"]
 
@@ -239,6 +240,24 @@ def recomputed(*, checkpointed: bool) -> Case:
     )
 
 
+def random_everywhere(*, checkpointed: bool) -> Case:
+    """Both stages draw: no longer as one process would."""
+    return Case(
+        build=lambda: Parts(
+            first=random_stage(), second=random_stage(), last=nn.Linear(WIDTH, WIDTH)
+        ),
+        parts=[
+            Part(path="first", checkpointed=checkpointed),
+            Part(path="second", checkpointed=checkpointed),
+            Part(path="last"),
+        ],
+        bounds=(0, 1, 3),
+        batches=vectors,
+        forward=supervised(F.mse_loss),
+        loss_fn=F.mse_loss,
+    )
+
+
 # ------------------------------------------------ dict batches, labels used late
 
 
@@ -312,6 +331,10 @@ CASES = {
     "mixed-2": lambda: mixed((0, 1, 3)),
     "mixed-3": lambda: mixed((0, 1, 2, 3)),
     "mixed-3-checkpointed": lambda: mixed((0, 1, 2, 3), checkpointed=True),
+    "kinds-2": lambda: every_kind(2),
+    "kinds-3": lambda: every_kind(3),
+    "kinds-3-checkpointed": lambda: every_kind(3, checkpointed=True),
+    "kinds-4": lambda: every_kind(4),
     "tied-2": lambda: tied((0, 2, 3)),
     "tied-3": lambda: tied((0, 1, 2, 3)),
     "tied-2-zero": lambda: tied((0, 2, 3), config={"zero_optimization": {"stage": 1}}),
@@ -338,5 +361,8 @@ CASES = {
     "tied-late": late_tied,
     "plain": lambda: recomputed(checkpointed=False),
     "checkpointed": lambda: recomputed(checkpointed=True),
+    "random": lambda: random_everywhere(checkpointed=False),
+    "random-again": lambda: random_everywhere(checkpointed=False),
+    "random-checkpointed": lambda: random_everywhere(checkpointed=True),
     "labelled": labelled,
 }

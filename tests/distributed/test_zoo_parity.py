@@ -1,0 +1,77 @@
+"""Models of the zoo, planned and trained as pipelines, next to their originals.
+
+``make parity`` trains all of them; here are ten, and what the zoo has none of.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed.parity_table import runs_in_bf16, runs_of
+from tests.distributed.zoo_compare import Row, rows_of
+from tests.distributed.zoo_runs import Run, Task
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+
+SPREAD = [
+    "complex layer",
+    "in-place and views",
+    "integer inputs",
+    "lora on llama",
+    "mixture of experts",
+    "shared statistics",
+    "spectral norm",
+    "stochastic depth",
+    "u-net",
+]
+CLIPPING = 0.05
+
+
+def woven(cut_seed: int, **options: object) -> Run:
+    """Return a run of the model with many ties, clipped, cut at random."""
+    task = Task(
+        name="woven",
+        clipping=CLIPPING,
+        **{k: options.pop(k) for k in ("replicas", "bf16", "rounded") if k in options},  # type: ignore[arg-type]
+    )
+    return Run(task=task, cut_seed=cut_seed, **{"stages": 3, **options})  # type: ignore[arg-type]
+
+
+def check(rows: list[Row]) -> None:
+    faults = [f"{row.run}: {fault}" for row in rows for fault in row.faults]
+    faults += [f"{row.run}: {row.refused}" for row in rows if row.refused]
+    assert not faults, "\n".join(faults)
+
+
+def test_ten_models_and_all_kinds_of_ties_on_three_stages():
+    """What can be recomputed is; one more run of the ties recomputes nothing."""
+    ties = [
+        woven(1, checkpointing="all"),
+        woven(2, checkpointing="all"),
+        woven(3),
+    ]
+    rows = list(rows_of([*runs_of(SPREAD, 3), *ties]))
+    assert len(rows) == len(SPREAD) + len(ties)
+    check(rows)
+    # The table, the shared layer's two, the frozen weight, the scalar.
+    assert max(row.ties for row in rows[len(SPREAD) :]) >= 4
+
+
+def test_replicas_with_unusual_parameters_ties_and_bf16():
+    """Two replicas of two stages; ZeRO-1 and not; each replica's weights differ."""
+    rows = list(
+        rows_of(
+            [
+                Run(
+                    task=Task(name="unusual parameters", replicas=2, clipping=CLIPPING),
+                    stages=2,
+                ),
+                woven(1, stages=2, replicas=2),
+                woven(2, stages=2, replicas=2, zero=1),
+                woven(3, stages=2, replicas=2, zero=1, bf16=True, rounded=True),
+                *runs_in_bf16(["passes structures", "mistral"]),
+            ]
+        )
+    )
+    check(rows)
+    assert min(row.ties for row in rows[1:4]) >= 1
