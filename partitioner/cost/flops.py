@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["FORMULAS", "rnn_layer_flops"]
+__all__ = ["FORMULAS", "for_grouped_heads", "rnn_layer_flops"]
 
 
 def rnn_layer_flops(steps: int, gates: int, inputs: int, hidden: int) -> int:
@@ -55,6 +55,30 @@ def _sdpa(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:
 
 def _sdpa_backward(grad: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:
     return _counted(sdpa_backward_flop_count, grad, q, k, v)
+
+
+def for_grouped_heads(name: str, rule: Callable[..., int]) -> Callable[..., int]:
+    """Return an attention's rule that also counts keys shared by several queries.
+
+    Torch's own counter refused such shapes up to 2.11; each query meets its key's
+    group as if it had a copy.
+
+    Args:
+        name: The operator's plain name.
+        rule: Torch's rule, used where every query has its own keys.
+    """
+    first = 1 if name.endswith("_backward") else 0
+    count = sdpa_backward_flop_count if first else sdpa_flop_count
+
+    def counted(*args: Any, **kwargs: Any) -> int:
+        q, k, v = args[first : first + 3]
+        if q.shape[1] == k.shape[1]:
+            return rule(*args, **kwargs)
+        shapes = [(x.shape[0], q.shape[1], *x.shape[2:]) for x in (q, k, v)]
+        gradient = [args[0].shape] if first else []
+        return int(count(*gradient, *shapes))
+
+    return counted
 
 
 def _matrix_vector(matrix: Any, vector: Any, *_: Any, **__: Any) -> int:

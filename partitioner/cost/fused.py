@@ -6,6 +6,7 @@ numbers, and with dropout the whole matrix of attention weights.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -102,10 +103,43 @@ def _attention(  # noqa: PLR0917 (torch's own signature)
         call = _aten._scaled_dot_product_efficient_attention  # noqa: SLF001 (likewise)
         found = call(query, key, value, bias, True, dropout_p, is_causal, scale=scale)
     else:
-        call = _aten._scaled_dot_product_attention_math  # noqa: SLF001 (likewise)
-        options = {"scale": scale, "enable_gqa": grouped}
-        found = call(query, key, value, bias, dropout_p, is_causal, None, **options)
+        if grouped:
+            groups = query.shape[1] // key.shape[1]
+            key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
+        if is_causal:
+            bias = _causal(query, key)
+        return _products(query, key, value, bias, dropout_p, scale)
     return found[0]
+
+
+def _products(  # noqa: PLR0917 (likewise)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    dropout_p: float,
+    scale: float | None,
+) -> Tensor:
+    """Return attention as torch's own products compute it: half precision in float32.
+
+    Step by step, so that its dropout is the accelerator's.
+    """
+    wide = torch.promote_types(query.dtype, torch.float32)
+    root = math.sqrt(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scores = (query.to(wide) * root) @ (key.to(wide) * root).transpose(-2, -1)
+    if bias is not None:
+        scores = scores + bias
+    weights = torch.softmax(scores, -1)
+    if dropout_p:
+        weights = torch.native_dropout(weights, dropout_p, train=True)[0]
+    return (weights @ value.to(wide)).to(query.dtype)
+
+
+def _causal(query: Tensor, key: Tensor) -> Tensor:
+    shape = query.shape[-2], key.shape[-2]
+    return query.new_zeros(shape).masked_fill(
+        torch.ones(shape, dtype=torch.bool, device=query.device).triu(1), -math.inf
+    )
 
 
 def _as_autocast(x: Tensor) -> Tensor:

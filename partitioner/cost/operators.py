@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch.utils.flop_counter import flop_registry
 
-from partitioner.cost.flops import FORMULAS
+from partitioner.cost.flops import FORMULAS, for_grouped_heads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +136,9 @@ _BACKWARD = """
     upsample_trilinear3d_backward value_selecting_reduction_backward _unsafe_index_put
 """
 
-_NORMALISES = frozenset({"native_layer_norm", "native_group_norm", "_fused_rms_norm"})
+_NORMALISES = frozenset(
+    {"native_layer_norm", "native_group_norm", "_fused_rms_norm", "_softmax"}
+)
 
 UNCOUNTED = frozenset(
     " ".join(
@@ -165,7 +167,11 @@ def formula(operator: Any) -> Callable[..., int] | None:
     it with ``register_flop_formula``), then this package's own formulas.
     """
     found: Callable[..., int] | None = flop_registry.get(operator)
-    return found or FORMULAS.get(plain_name(operator))
+    name = plain_name(operator)
+    found = found or FORMULAS.get(name)
+    if found and name.startswith("_scaled_dot_product_flash_attention"):
+        return for_grouped_heads(name, found)
+    return found
 
 
 def operator_class(name: str, *, counted: bool) -> OperatorClass:

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from partitioner.cost import price, resolve
-from partitioner.cost.flops import FORMULAS, rnn_layer_flops
+from partitioner.cost.flops import FORMULAS, for_grouped_heads, rnn_layer_flops
 from tests.cost.handmade import GraphBuilder, meta
 
 
@@ -213,3 +213,20 @@ def test_each_row_of_a_grouped_product_meets_one_group(left, right, out):
     assert FORMULAS["_grouped_mm"](x, y, out_val=torch.zeros(out)) == (
         2 * rows * inner * columns
     )
+
+
+def test_keys_that_several_queries_share_count_for_each_of_them():
+    rule = for_grouped_heads("_scaled_dot_product_flash_attention", refuses)
+    q, k, v = meta_tensor(2, 8, 5, 4), meta_tensor(2, 2, 7, 4), meta_tensor(2, 2, 7, 4)
+    assert rule(q, k, v, out_val=None) == 2 * 2 * 8 * 5 * 7 * (4 + 4)
+    name = "_scaled_dot_product_flash_attention_backward"
+    backward = for_grouped_heads(name, refuses)
+    assert backward(q, q, k, v, out_val=None) == 2 * 2 * 8 * 5 * 7 * 5 * 4
+
+
+def meta_tensor(*shape):
+    return torch.empty(shape, device="meta")
+
+
+def refuses(*_args, **_kwargs):
+    raise AssertionError("shapes are incompatible")

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from partitioner.capture import capture
 from partitioner.cost import price, problem, resolve
+from partitioner.cost.fused import FusedKernels
 from partitioner.graph import info
 from tests.zoo.entry import built, example
 from tests.zoo.prices import Kept
@@ -340,6 +341,22 @@ def test_attention_whose_bias_learns_keeps_the_matrix_in_float32():
     matrix = 4 * BATCH * HEADS * LENGTH**2
     assert products.saved_bytes - fused.saved_bytes >= matrix
     assert products.forward_s > fused.forward_s
+
+
+@pytest.mark.parametrize(
+    ("dtype", "causal"),
+    [(torch.float32, True), (torch.float32, False), (torch.bfloat16, False)],
+)
+def test_products_are_what_attention_computes(dtype, causal):
+    q = torch.randn(2, 4, 5, 8, dtype=dtype)
+    k, v = torch.randn(2, 2, 2, 5, 8, dtype=dtype)
+    bias = None if causal else torch.randn(1, 4, 5, 5, dtype=dtype, requires_grad=True)
+    options = {"is_causal": causal, "enable_gqa": True, "scale": 0.3}
+    expected = F.scaled_dot_product_attention(q, k, v, bias, **options)
+    with FusedKernels() as mode:
+        found = F.scaled_dot_product_attention(q, k, v, bias, **options)
+    assert mode.used
+    torch.testing.assert_close(found, expected)
 
 
 def test_dropout_is_one_kernel_on_an_accelerator():

@@ -28,10 +28,8 @@ _SUSTAINED_S = 0.4
 """A block runs for at least so long, and the second half counts: a GPU lowers its
 clock under load, and in training the load does not end."""
 _AHEAD = 4
-_BALLAST_SIDE = 4096
-"""Side of the matrices that keep a GPU busy while the host starts a block."""
-_BALLAST_MARGIN = 1.5
-"""They last so many times as long as the host needs."""
+_MARGIN = 1.5
+"""A GPU is kept busy so many times as long as the host needs to start a call."""
 _CACHE_BYTES = 2**28
 """Written between two runs of one operation, so that none finds its inputs in the
 cache: more than the last-level cache of any device here."""
@@ -65,7 +63,8 @@ class Timer:
         size = _CACHE_BYTES if self._on_gpu else 0
         self._cache = torch.empty(size, dtype=torch.uint8, device=device)
         self._gradients: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
-        self._ballast = _Ballast(device) if self._on_gpu else None
+        self._flush_s = self._flush_time_s()
+        self._flushes = 1
         self._idle = Timing(forward_s=0.0)
         self._idle = self.time(_idle_call(device), alone=True)
 
@@ -82,17 +81,40 @@ class Timer:
         """
         self._gradients.clear()
         backward = bool(call.leaves)
-        host_s = self._host_s(call, backward=backward) if self._ballast else 0.0
-        if self._ballast is not None:
-            self._ballast.cover(host_s)
-        samples = list(self._samples(call, alone=alone, backward=backward))
-        forward_s = statistics.median(sample[0] for sample in samples)
-        backward_s = statistics.median(sample[1] for sample in samples)
+        host_s = self._host_s(call, backward=backward) if self._on_gpu else 0.0
+        self._flushes = self._needed(host_s) if alone else 0
+        found = self._medians(call, alone=alone, backward=backward)
+        if not alone and sum(found) < _MARGIN * host_s:
+            # The device may have waited for the host, which in a stage is ahead of it
+            # wherever other blocks have longer kernels.
+            self._flushes = self._needed(host_s)
+            found = self._medians(call, alone=alone, backward=backward)
         if alone:  # the clock and an empty graph take time of their own
-            forward_s = max(0.0, forward_s - self._idle.forward_s)
-            backward_s = max(0.0, backward_s - self._idle.backward_s)
+            idle = self._idle.forward_s, self._idle.backward_s
+            found = tuple(max(0.0, a - b) for a, b in zip(found, idle, strict=True))
             host_s = 0.0  # mostly what it takes to ask for one operation alone
-        return Timing(forward_s=forward_s, backward_s=backward_s, host_s=host_s)
+        return Timing(forward_s=found[0], backward_s=found[1], host_s=host_s)
+
+    def _needed(self, host_s: float) -> int:
+        """Return how many flushes last longer than the host needs for a call."""
+        return 1 + math.ceil(_MARGIN * host_s / self._flush_s)
+
+    def _medians(self, call: Call, *, alone: bool, backward: bool) -> tuple[float, ...]:
+        """Return the median seconds of forward and of backward."""
+        samples = list(self._samples(call, alone=alone, backward=backward))
+        return tuple(statistics.median(part) for part in zip(*samples, strict=True))
+
+    def _flush_time_s(self) -> float:
+        """Return what writing the cache takes; any number on the CPU, which waits."""
+        if not self._on_gpu:
+            return 1.0
+        self._cache.zero_()
+        before = self._mark()
+        for _ in range(_REPEATS):
+            self._cache.zero_()
+        after = self._mark()
+        torch.cuda.synchronize(self._device)
+        return _elapsed_s(before, after) / _REPEATS
 
     def _host_s(self, call: Call, *, backward: bool) -> float:
         """Return the host's median seconds to start a call on an idle device."""
@@ -111,8 +133,8 @@ class Timer:
         marks: list[tuple[Any, ...]] = []
         started = time.perf_counter()
         while not self._enough(len(marks), started, alone=alone):
-            if self._ballast is not None:
-                self._ballast.run()
+            for _ in range(self._flushes):
+                self._flush(cold=self._on_gpu)
             marks.append(self._once(call, cold=cold, backward=backward))
             self._keep_pace(marks)
         if self._on_gpu:
@@ -169,42 +191,6 @@ class Timer:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-
-class _Ballast:
-    """Products that run before a call, so that the host is ahead of the device.
-
-    Without it the time of a block whose kernels are short would be the host's, which
-    in a stage hides behind the blocks whose kernels are long. Products rather than
-    sleep: the clock stays where it is under load.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        size = (_BALLAST_SIDE, _BALLAST_SIDE)
-        self._a = torch.randn(size, dtype=torch.float16, device=device)
-        self._out = torch.empty_like(self._a)
-        self._one_s = self._time()
-        self._products = 0
-
-    def cover(self, host_s: float) -> None:
-        """Take as many products as last longer than the host needs for a call."""
-        self._products = 1 + math.ceil(_BALLAST_MARGIN * host_s / self._one_s)
-
-    def run(self) -> None:
-        """Give the device something to do."""
-        for _ in range(self._products):
-            torch.mm(self._a, self._a, out=self._out)
-
-    def _time(self) -> float:
-        self._products = 1
-        self.run()
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        self._products = _REPEATS
-        marks[0].record()
-        self.run()
-        marks[1].record()
-        torch.cuda.synchronize(self._a.device)
-        return _elapsed_s(*marks) / _REPEATS
 
 
 def _idle_call(device: torch.device) -> Call:
