@@ -8,7 +8,8 @@ import deepspeed
 from deepspeed.runtime.pipe.dualpipev import DualPipeVEngine
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from partitioner.errors import OptionError
+from partitioner.errors import OptionError, RuntimeGuardError
+from partitioner.runtime.agreement import gather
 from partitioner.runtime.data import PipelineLoader, Place
 from partitioner.runtime.evaluation import Evaluating
 from partitioner.runtime.gradients import AnyGradients
@@ -38,15 +39,36 @@ def initialize(
         batch_fn: Turns a batch of the user's into what both ends of the pipeline take.
         token_weighted: Average the loss over the tokens of the whole batch.
         **deepspeed_kwargs: For ``deepspeed.initialize``.
+
+    Raises:
+        RuntimeGuardError: Under ZeRO the ranks have different numbers of groups.
     """
     engine, *others = deepspeed.initialize(
         model=module, config=dict(config), **deepspeed_kwargs
     )
+    _check_groups(engine)
     # DeepSpeed chooses the class by the module's and offers no way to name another.
     dual = isinstance(engine, DualPipeVEngine)
     engine.__class__ = DualPipeVPlanEngine if dual else PlanEngine
     engine.adopt(batch_fn, token_weighted=token_weighted)
     return (engine, *others)
+
+
+def _check_groups(engine: Any) -> None:
+    """Refuse groups that ZeRO would wait for: it sums their norms one by one.
+
+    Raises:
+        RuntimeGuardError: Ranks have different numbers of them; on all ranks.
+    """
+    groups = getattr(engine.optimizer, "param_groups", ())
+    counts = gather(len(groups))
+    if engine.zero_optimization() and len(set(counts)) > 1:
+        raise RuntimeGuardError(
+            f"the optimizer has {', '.join(map(str, counts))} parameter groups on the "
+            "ranks: DeepSpeed drops a group that is empty on a stage, and ZeRO would "
+            "wait for it there",
+            hint="give the groups as plan.initialize(groups=…)",
+        )
 
 
 class PlanEngineMixin(AnyGradients, Evaluating, Reporting):

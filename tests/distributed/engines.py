@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,72 +11,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from partitioner import Plan, RuntimeGuardError, partition
+from partitioner import PartitionerError, Plan, RuntimeGuardError, partition
+from tests.distributed.tied_model import (
+    MICRO_BATCHES,
+    loss_of,
+    make_model,
+    micro_batches,
+)
 
 __all__ = ["ENGINES", "Engine", "Outcome", "train_on", "train_original", "train_stages"]
 
-VOCABULARY, WIDTH, MICRO_BATCHES, STEPS = 13, 8, 4, 4
 CLIPPING = 0.05
-
-
-class Block(nn.Module):
-    """Which torch.compile cannot take as one graph."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.inside = nn.Linear(WIDTH, 2 * WIDTH)
-        self.outside = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = torch.tanh(self.inside(self.norm(x)))
-        torch._dynamo.graph_break()
-        return x + self.outside(hidden)
-
-
-class Tied(nn.Module):
-    """Embedding and head share their weight, and so do two blocks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.Sequential(Block(), Block(), Block())
-        self.head = nn.Linear(WIDTH, VOCABULARY)
-        self.head.weight = self.embed.weight
-        first, last = (self.get_submodule(f"blocks.{i}.inside") for i in (0, 2))
-        last.weight = first.weight
-
-    def forward(self, ids: Tensor) -> Tensor:
-        result: Tensor = self.head(self.blocks(self.embed(ids)))
-        return result
-
-
-def loss_of(logits: Tensor, labels: dict[str, Any]) -> Tensor:
-    loss = nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), labels["ids"].flatten(), label_smoothing=0.1
-    )
-    return loss * labels["scale"]
-
-
-def make_model() -> nn.Module:
-    torch.manual_seed(0)
-    return Tied().train()
-
-
-def micro_batches(replica: int, lengths: Sequence[int] = (5,)) -> list[list[Any]]:
-    """Return (inputs, labels) by step, of a replica; sequence lengths take turns."""
-    generator = torch.Generator().manual_seed(replica)
-
-    def make(index: int) -> tuple[Tensor, dict[str, Any]]:
-        shape = (3, lengths[index % len(lengths)])
-        pair = [torch.randint(0, VOCABULARY, shape, generator=generator) for _ in "ab"]
-        # No tensor, and another number for every micro-batch.
-        return pair[0], {"ids": pair[1], "scale": 0.5 + index / 4}
-
-    return [
-        [make(step + index) for index in range(MICRO_BATCHES)] for step in range(STEPS)
-    ]
-
 
 SPECIAL = "blocks.0.outside.weight"
 RULES: list[dict[str, Any]] = [
@@ -111,6 +56,7 @@ class Engine:
     plain: bool = False
 
 
+QUIET = {"steps_per_print": 10**9}
 ZERO = {"zero_optimization": {"stage": 1}}
 OFFLOAD = {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}
 CLIP = {"gradient_clipping": CLIPPING}
@@ -135,7 +81,9 @@ ENGINES: dict[str, Engine] = {
     ),
     "bf16-offload-clip": Engine(dtype="bfloat16", config={**OFFLOAD, **CLIP}),
     "dual-clip": Engine(options=DUAL, config=CLIP),
-    "dual-recomputed": Engine(options={**DUAL, **AGAIN}),
+    "dual-compiled-recomputed": Engine(
+        options={**DUAL, **AGAIN}, module={"compile": {"backend": "aot_eager"}}
+    ),
     "dual-zero-clip": Engine(options=DUAL, config={**ZERO, **CLIP}),
     "bf16-dual-zero-clip": Engine(
         dtype="bfloat16", options=DUAL, config={**ZERO, **CLIP}
@@ -244,7 +192,7 @@ def train_stages(names: list[str]) -> list[Outcome]:
 
 def train_stage(case: Engine) -> Outcome:
     plan = plan_for(case)
-    config = {"steps_per_print": 10**9, **case.config}
+    config = {**QUIET, **case.config}
     if case.own:
         params = {"lr": 1e-2, "eps": 1e-4, "weight_decay": 0.1, "torch_adam": True}
         config["optimizer"] = {"type": "AdamW", "params": params}
@@ -295,9 +243,40 @@ def plain_engine(
     return engine
 
 
+def refusals() -> list[str]:
+    """Return what is said of things that cannot be, each on every rank."""
+    dual = plan_for(Engine(options=DUAL))
+    engine, *_ = dual.initialize(loss_of, optimizer=adamw, config=QUIET)
+    mixed = micro_batches(0, (5, 7))[0]
+    tries: list[Callable[[], Any]] = [
+        lambda: dual.pipeline_module(loss_of, dynamic_shape=True),
+        lambda: engine.eval_batch(iter(mixed), num_micro_batches=2),
+        lambda: engine.train_batch(iter(mixed)),
+        _initialize_without_a_group,
+    ]
+    return [_told(attempt) for attempt in tries]
+
+
+def _initialize_without_a_group() -> None:
+    def by_hand(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        mine = parameters[1:] if dist.get_rank() else parameters[:0]
+        return adamw([{"params": parameters[:1]}, {"params": mine}])
+
+    plan = plan_for(Engine())
+    plan.initialize(loss_of, optimizer=by_hand, config={**QUIET, **ZERO})
+
+
+def _told(attempt: Callable[[], Any]) -> str:
+    try:
+        attempt()
+    except PartitionerError as error:
+        return str(error)
+    return ""
+
+
 def change_shapes() -> tuple[list[float], str]:
     """Train two batches of different shapes, announced, and begin one unannounced."""
-    engine = plain_engine(plan_for(Engine()), {}, {"steps_per_print": 10**9})
+    engine = plain_engine(plan_for(Engine()), {}, QUIET)
     losses = []
     for length in (5, 7):
         (batch, *_) = micro_batches(0, (length,))

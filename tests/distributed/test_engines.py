@@ -9,6 +9,7 @@ import pytest
 from tests.distributed import engines
 from tests.distributed.engines import ENGINES, Outcome, train_original, train_stages
 from tests.distributed.launch import launch
+from tests.distributed.tied_model import micro_batches
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
@@ -69,9 +70,18 @@ def test_one_group_is_a_placeholder_on_a_stage():
     assert last.groups[1][0] == 1
 
 
+@functools.cache
+def errors() -> list[tuple[list[str], tuple[list[float], str]]]:
+    return launch(2, refused, timeout_s=200)
+
+
+def refused() -> tuple[list[str], tuple[list[float], str]]:
+    return engines.refusals(), engines.change_shapes()
+
+
 def test_another_shape_must_be_announced():
-    (losses, message), (_, silent) = launch(2, engines.change_shapes)
-    short, long = (engines.micro_batches(0, (length,))[0] for length in (5, 7))
+    (_, (losses, message)), (_, (_, silent)) = errors()
+    short, long = (micro_batches(0, (length,))[0] for length in (5, 7))
     expected = engines.train_on([[short, long, long]]).losses
     assert losses == pytest.approx(expected, rel=1e-6)
     assert "(3, 9)" in message
@@ -79,3 +89,13 @@ def test_another_shape_must_be_announced():
     assert "(3, 7)" in message
     assert "dynamic_shape=True" in message
     assert not silent
+
+
+def test_what_cannot_be_is_refused_on_every_rank():
+    for told, _ in errors():
+        dynamic, few, mixed, groups = told
+        assert "dynamic_shape=True" in dynamic
+        assert "2 micro-batches; DualPipeV on 2 ranks needs 4" in few
+        assert "differ in shape" in mixed
+        assert "1, 2 parameter groups" in groups
+        assert "groups=" in groups
