@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from partitioner.errors import (
     CaptureError,
+    CheckpointError,
     ConflictError,
     CostError,
     DataDependentError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CaptureError",
+    "CheckpointError",
     "ConflictError",
     "Cost",
     "CostError",

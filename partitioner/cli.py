@@ -21,6 +21,7 @@ import click
 from rich.console import Console
 
 from partitioner import __version__
+from partitioner.cli_checkpoints import export, import_
 from partitioner.cli_options import JSON, POSITIVE, TARGET, file_option, planning
 from partitioner.errors import PartitionerError
 
@@ -76,6 +77,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # "…" on a terminal without Unicode
+
+
+main.add_command(export)
+main.add_command(import_)
 
 
 @main.command()

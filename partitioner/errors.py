@@ -14,6 +14,7 @@ PartitionerError
 │   └── ConflictError        constraints of the user contradict each other
 ├── EmitError                a plan cannot be turned into layers
 ├── PlanMismatchError        a plan file and a model do not belong together
+├── CheckpointError          a checkpoint cannot be written, is damaged or unusable
 └── RuntimeGuardError        a batch, rank or version differs from the plan's
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 __all__ = [
     "CaptureError",
+    "CheckpointError",
     "ConflictError",
     "CostError",
     "DataDependentError",
@@ -164,6 +166,10 @@ class EmitError(PartitionerError):
 
 class PlanMismatchError(PartitionerError):
     """A plan file and a model do not belong together."""
+
+
+class CheckpointError(PartitionerError):
+    """A checkpoint cannot be written, is damaged, or does not hold what is needed."""
 
 
 class RuntimeGuardError(PartitionerError, RuntimeError):

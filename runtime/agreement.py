@@ -13,7 +13,12 @@ import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
-from partitioner.errors import PartitionerError, PlanMismatchError, RuntimeGuardError
+from partitioner.errors import (
+    CheckpointError,
+    PartitionerError,
+    PlanMismatchError,
+    RuntimeGuardError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -123,6 +128,7 @@ def raise_on_all_ranks(what: str) -> Iterator[None]:
 
     Raises:
         PlanMismatchError: The block raised one on some rank.
+        CheckpointError: The block raised one on some rank.
         RuntimeGuardError: The block raised another error on some rank.
     """
     failure: Exception | None = None
@@ -141,8 +147,9 @@ def raise_on_all_ranks(what: str) -> Iterator[None]:
         ) from failure
 
 
-_SHARED: dict[str, type[PlanMismatchError | RuntimeGuardError]] = {
-    "PlanMismatchError": PlanMismatchError
+_SHARED: dict[str, type[PartitionerError]] = {
+    "CheckpointError": CheckpointError,
+    "PlanMismatchError": PlanMismatchError,
 }
 
 

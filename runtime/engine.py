@@ -10,6 +10,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from partitioner.errors import OptionError, RuntimeGuardError
 from partitioner.runtime.agreement import gather
+from partitioner.runtime.checkpoint import CheckpointingEngine
 from partitioner.runtime.data import PipelineLoader, Place
 from partitioner.runtime.evaluation import Evaluating
 from partitioner.runtime.gradients import AnyGradients
@@ -71,7 +72,7 @@ def _check_groups(engine: Any) -> None:
         )
 
 
-class PlanEngineMixin(AnyGradients, Evaluating, Reporting):
+class PlanEngineMixin(CheckpointingEngine, AnyGradients, Evaluating, Reporting):
     """What a plan adds to any of DeepSpeed's pipeline engines."""
 
     def adopt(

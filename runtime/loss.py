@@ -123,6 +123,27 @@ class LossHead:
         if self._program is not None:
             self._program.compile(*args, **options)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the buffers of the model that this part holds, by original name."""
+        return {} if self._program is None else dict(self._program.state_dict())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Replace the buffers of the model that this part holds."""
+        if self._program is not None:
+            self._program.load_state_dict(state_dict)
+
+    def user_loss_state(self) -> dict[str, Any] | None:
+        """Return the state of the user's loss; None: none, or a layer holds it."""
+        own = self.loss_fn
+        if not isinstance(own, nn.Module) or self.layer_specs():
+            return None
+        return dict(own.state_dict())
+
+    def load_user_loss_state(self, state_dict: Mapping[str, Any] | None) -> None:
+        """Replace the state of the user's loss."""
+        if isinstance(self.loss_fn, nn.Module) and state_dict is not None:
+            self.loss_fn.load_state_dict(state_dict)
+
     def leaves(self, values: Sequence[Any], late: Sequence[Tensor]) -> tuple[Any, ...]:
         """Return the leaves of the model's output.
 

@@ -11,6 +11,7 @@ from deepspeed.pipe import LayerSpec
 from torch import Tensor, nn
 
 from partitioner.capture.tree import flatten
+from partitioner.emit.identity import plan_record
 from partitioner.errors import EmitError
 from partitioner.runtime.agreement import (
     agree,
@@ -104,6 +105,7 @@ def build_pipeline(
         specs = layer_specs(layers)
         head = LossHead(loss_fn, layers.head, layers.rebuild, adapter.labels)
         _check_own_parameters(loss_fn, plan.graph)
+        record = plan_record(plan.graph, layers)
     # Under DualPipeV the loss comes long after its micro-batch was loaded.
     adapter.labels.clear(keeps_all=schedule == "dualpipev")
     module = _KINDS[schedule](
@@ -116,6 +118,7 @@ def build_pipeline(
         input_names=[plan.graph.inputs[number].name for number in layers.first],
         **options,
     )
+    module.plan_record = record
     if compiled is not None:
         module.compile(**compiled)
     return module

@@ -1,0 +1,225 @@
+"""Train a plan on this rank from a shuffled, resumable source; save and resume."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from partitioner import Plan, partition
+from tests.placements import random_assignment
+
+MICRO_BATCHES = 4
+SAMPLES = 40
+WORDS, WIDTH = 13, 7
+
+
+class Tied(nn.Module):
+    """A tied table, a buffer that trains, a buffer and a weight that nobody uses."""
+
+    def __init__(self, dropout: float, *, bf16: bool) -> None:
+        super().__init__()
+        # On the CPU batch norm takes no bf16 beside its float32 statistics.
+        norm = nn.LayerNorm if bf16 else nn.BatchNorm1d
+        self.table = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(WIDTH, 9), norm(9), nn.Tanh(), nn.Linear(9, WIDTH),
+                nn.Dropout(dropout),
+            )
+            for _ in range(3)
+        )  # fmt: skip
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.table.weight
+        self.unused = nn.Linear(2, 3)
+        self.register_buffer("weights", torch.linspace(0.5, 1.5, WORDS))
+
+    def forward(self, words: Tensor, labels: Tensor) -> Tensor:
+        hidden = self.table(words)
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        scores = self.head(self.norm(hidden))
+        weights = self.get_buffer("weights").to(scores.dtype)
+        return nn.functional.cross_entropy(scores, labels, weight=weights)
+
+
+def build(run: Run) -> Tied:
+    torch.manual_seed(0)
+    return Tied(run.dropout, bf16=run.bf16).train()
+
+
+def sample(generator: torch.Generator) -> dict[str, Tensor]:
+    return {
+        "words": torch.randint(0, WORDS, (5,), generator=generator),
+        "labels": torch.randint(0, WORDS, (5,), generator=generator),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """How the model is trained; equal on all ranks."""
+
+    stages: int = 2
+    optimizer: str = "sgd"
+    zero: int = 0
+    bf16: bool = False
+    cut_seed: int | None = None
+    recompute: bool = False
+    dropout: float = 0.0
+    schedule: bool = True
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """Losses by step, and this stage's parameters after the last."""
+
+    losses: list[float]
+    state: dict[str, Tensor] = field(default_factory=dict)
+
+
+class ShuffledBatches:
+    """Micro-batches of samples in an order that depends on the epoch."""
+
+    def __init__(self, replica: int, replicas: int) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self._samples = [sample(generator) for _ in range(SAMPLES)]
+        self._replica, self._replicas = replica, replicas
+        self._drawn = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": self._drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._drawn = state["drawn"]
+
+    def step(self) -> Iterator[Any]:
+        """Return this replica's micro-batches of one step; all count as drawn."""
+        mine = [self._draw() for _ in range(MICRO_BATCHES)]
+        return iter(mine[self._replica :: self._replicas])
+
+    def _draw(self) -> Any:
+        epoch, place = divmod(self._drawn, SAMPLES)
+        order = torch.randperm(
+            SAMPLES, generator=torch.Generator().manual_seed(1000 + epoch)
+        )
+        self._drawn += 1
+        return self._samples[int(order[place])]
+
+
+@functools.cache
+def plan_of(run: Run, micro_batches: int) -> Plan:
+    plan = partition(
+        build(run),
+        run.stages,
+        example_inputs=sample(torch.Generator().manual_seed(0)),
+        micro_batches=micro_batches,
+        device="h100",
+        checkpointing="all" if run.recompute else "none",
+        dtype="bfloat16" if run.bf16 else None,
+        gap=0.05,
+    )
+    if run.cut_seed is None:
+        return plan
+    return replace(
+        plan, assignment=random_assignment(plan, random.Random(run.cut_seed))
+    )
+
+
+def make_optimizer(run: Run, parameters: list[nn.Parameter]) -> Any:
+    """Biases and norms in a group of their own, as most recipes have them."""
+    decayed = [p for p in parameters if p.dim() > 1]
+    others = [p for p in parameters if p.dim() <= 1]
+    groups = [
+        {"params": decayed, "weight_decay": 0.01},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if run.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=0.05, momentum=0.9)
+    return torch.optim.AdamW(groups, lr=1e-2)
+
+
+def make_engine(run: Run) -> tuple[Any, ShuffledBatches]:
+    replicas = dist.get_world_size() // run.stages
+    plan = plan_of(run, MICRO_BATCHES // replicas)
+    plan.graph.model.load_state_dict(build(run).state_dict())
+    plan.graph.model.train()
+    for parameter in plan.graph.model.parameters():
+        parameter.grad = None
+    schedule = {
+        "type": "WarmupDecayLR",
+        "params": {
+            "warmup_min_lr": 0.001,
+            "warmup_max_lr": 0.02,
+            "warmup_num_steps": 4,
+            "total_num_steps": 30,
+        },
+    }
+    engine, *_ = plan.initialize(
+        config={
+            "steps_per_print": 10**9,
+            "zero_optimization": {"stage": run.zero},
+            "zero_allow_untested_optimizer": True,
+            "gradient_clipping": 0.5,
+            **({"scheduler": schedule} if run.schedule else {}),
+        },
+        optimizer=lambda parameters: make_optimizer(run, list(parameters)),
+    )
+    batches = ShuffledBatches(engine.grid.get_data_parallel_id(), replicas)
+    engine.attach("data", batches)
+    return engine, batches
+
+
+def train(
+    run: Run,
+    steps: int,
+    *,
+    load: tuple[Path, str | None] | None = None,
+    save: dict[int, tuple[Path, str]] | None = None,
+) -> Outcome:
+    """Train up to a step, from the beginning or from a checkpoint.
+
+    Args:
+        run: What to train.
+        steps: The last step.
+        load: Folder and tag to begin with.
+        save: After which steps to save, and where.
+    """
+    engine, batches = make_engine(run)
+    torch.manual_seed(17 + dist.get_rank())
+    if load is not None:
+        engine.load_checkpoint(*load)
+    outcome = Outcome(losses=[])
+    while engine.global_steps < steps:
+        outcome.losses.append(engine.train_batch(batches.step()).item())
+        if save and engine.global_steps in save:
+            engine.save_checkpoint(*save[engine.global_steps])
+    outcome.state = stage_state(engine)
+    engine.destroy()
+    dist.barrier()
+    return outcome
+
+
+def stage_state(engine: Any) -> dict[str, Tensor]:
+    """Return this stage's parameters and buffers under all their names."""
+    found = itertools.chain.from_iterable(
+        layer.state_dict().items() for layer in engine.module.forward_funcs
+    )
+    return {name: value.detach().clone() for name, value in found}
+
+
+def whole(outcomes: list[Outcome]) -> dict[str, Tensor]:
+    """Join what the ranks hold."""
+    state: dict[str, Tensor] = {}
+    for outcome in outcomes:
+        state |= outcome.state
+    return state
