@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 ERRORS = {
     "CaptureError",
+    "CheckpointError",
     "ConflictError",
     "CostError",
     "DataDependentError",
@@ -76,6 +77,8 @@ COMMANDS = {
     | {"--by", "--depth", "--sort"},
     "verify": PLANNING_OPTIONS,
     "measure": {"--dtype", "--device", "--compile", "--output", "-o", "--profile"},
+    "export": {"--output", "-o", "--dtype", "--max-shard-size"},
+    "import": {"--output", "-o", "--plan", "--tag"},
 }
 PLANNING = ("inspect", "verify")
 

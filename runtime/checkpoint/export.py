@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from partitioner.errors import CheckpointError, OptionError
-from partitioner.files import write_whole
-from partitioner.runtime.checkpoint.files import check_file
+from partitioner.runtime.checkpoint.files import check_file, write_durably
 from partitioner.runtime.checkpoint.folders import CheckpointFolder, latest_tag
 from partitioner.runtime.checkpoint.load import open_checkpoint
 from partitioner.runtime.checkpoint.manifest import MANIFEST, Manifest
@@ -104,7 +103,7 @@ def export(
         if manifest.plan.config is not None:
             config = {**manifest.plan.config, "dtype": chosen.common_dtype()}
             text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-            write_whole(temporary / "config.json", text, "config.json")
+            write_durably(temporary / "config.json", text)
         if output.exists():
             output.rmdir()
         temporary.rename(output)
@@ -142,7 +141,7 @@ class _Chosen:
     ) -> None:
         self._values = values
         self._plan = manifest.plan
-        self._dtype = None if dtype is None else getattr(torch, dtype)
+        self._dtype: torch.dtype | None = getattr(torch, dtype) if dtype else None
         plan, model = manifest.plan, values.model
         missing = [name for name in plan.aliases if name not in model]
         if missing:
@@ -190,8 +189,9 @@ class _Chosen:
 
     def _dtype_of(self, name: str) -> torch.dtype:
         stored: torch.dtype = getattr(torch, self._values.model.record(name).dtype)
-        floating = stored.is_floating_point and self._dtype is not None
-        return self._dtype if floating else stored
+        if self._dtype is None or not stored.is_floating_point:
+            return stored
+        return self._dtype
 
 
 def _write_shards(
@@ -220,6 +220,6 @@ def _write_shards(
             "weight_map": split.tensor_to_filename,
         }
         text = json.dumps(index, indent=2, sort_keys=True) + "\n"
-        write_whole(folder / _INDEX, text, "the index")
+        write_durably(folder / _INDEX, text)
     size = sum(tensor.numel() * tensor.element_size() for tensor in planned.values())
     return tuple(split.filename_to_tensors), size

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from partitioner.runtime.checkpoint.manifest import PlanIdentity
 
-__all__ = ["PlanRecord", "parameter_names", "segment_parameters"]
+__all__ = ["PlanRecord", "is_placeholder", "parameter_names"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +29,26 @@ class PlanRecord:
     unplaced: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def segment_parameters(layers: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield this stage's parameters under all their names."""
-    for layer in layers:
-        yield from layer.named_parameters(remove_duplicate=False)
+def parameter_names(module: Any, plan: PlanIdentity) -> dict[int, str]:
+    """Return the name of each parameter of this rank, by ``id``.
 
+    Args:
+        module: The pipeline module.
+        plan: Knows the first of several names.
 
-def parameter_names(layers: list[nn.Module], plan: PlanIdentity) -> dict[int, str]:
-    """Return the first original name of each of this stage's parameters, by ``id``."""
-    return {
-        id(parameter): plan.first_name(name)
-        for name, parameter in segment_parameters(layers)
+    Returns:
+        Original names; what only stands for an empty group is in angle brackets.
+    """
+    names = {
+        id(parameter): f"<{name}>"
+        for name, parameter in module.named_parameters(recurse=False)
     }
+    for layer in module.local_layers():
+        for name, parameter in layer.named_parameters(remove_duplicate=False):
+            names[id(parameter)] = plan.first_name(name)
+    return names
+
+
+def is_placeholder(name: str) -> bool:
+    """Whether a parameter is none of the model's."""
+    return name.startswith("<")

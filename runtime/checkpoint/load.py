@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from partitioner.runtime.checkpoint.folders import CheckpointFolder
     from partitioner.runtime.checkpoint.identity import PlanRecord
@@ -132,11 +132,10 @@ def _read(
 ) -> _Content:
     """Collect what this rank takes over; the engine stays as it is."""
     module = engine.module
-    held = [layer.state_dict() for layer in module.forward_funcs]
+    held = [layer.state_dict() for layer in module.local_layers()]
     head = module.loss_fn.state_dict()
     check_model([*held, head], record.identity, values.model, strict=wanted.strict)
-    layers: list[nn.Module] = list(module.forward_funcs)
-    live = live_optimizer(engine, parameter_names(layers, record.identity))
+    live = live_optimizer(engine, parameter_names(module, record.identity))
     state = None
     if live is not None and wanted.optimizer and not values.optimizer.is_empty:
         check_trained(live, values.model, values.optimizer)
@@ -157,7 +156,7 @@ def _apply(
     engine: Any, content: _Content, wanted: Wanted, attached: Mapping[str, Stateful]
 ) -> None:
     module = engine.module
-    for layer, values in zip(module.forward_funcs, content.layers, strict=True):
+    for layer, values in zip(module.local_layers(), content.layers, strict=True):
         layer.load_state_dict(values, strict=wanted.strict)
     module.loss_fn.load_state_dict(content.head)
     if content.live is not None:

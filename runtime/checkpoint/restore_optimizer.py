@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from partitioner.errors import CheckpointError, PlanMismatchError
+from partitioner.runtime.checkpoint.identity import is_placeholder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,13 +68,18 @@ def assemble_masters(
         return ()
     if live.kind == "copies":
         return tuple(
-            tuple(value(slot.name).float() for slot in group.slots)
-            for group in live.groups
+            tuple(_master(slot, value) for slot in group.slots) for group in live.groups
         )
     return tuple(
-        (_flat(group, live.replica, lambda slot: value(slot.name).float()),)
+        (_flat(group, live.replica, lambda slot: _master(slot, value)),)
         for group in live.groups
     )
+
+
+def _master(slot: Slot, value: Callable[[str], Tensor]) -> Tensor:
+    if is_placeholder(slot.name):
+        return torch.zeros(slot.shape)
+    return value(slot.name).float()
 
 
 def apply(

@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ class Tied(nn.Module):
         self.table = nn.Embedding(WORDS, WIDTH)
         self.blocks = nn.ModuleList(
             nn.Sequential(
-                nn.Linear(WIDTH, 9), norm(9), nn.Tanh(), nn.Linear(9, WIDTH),
-                nn.Dropout(dropout),
+                nn.Linear(WIDTH, 9, bias=False), norm(9), nn.Tanh(),
+                nn.Linear(9, WIDTH), nn.Dropout(dropout),
             )
             for _ in range(3)
         )  # fmt: skip
@@ -134,15 +135,7 @@ def plan_of(run: Run, micro_batches: int) -> Plan:
     )
 
 
-def make_optimizer(run: Run, parameters: list[nn.Parameter]) -> Any:
-    """Biases and norms in a group of their own, as most recipes have them."""
-    decayed = [p for p in parameters if p.dim() > 1]
-    others = [p for p in parameters if p.dim() <= 1]
-    groups = [
-        {"params": decayed, "weight_decay": 0.01},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+def make_optimizer(run: Run, groups: Any) -> torch.optim.Optimizer:
     if run.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=0.05, momentum=0.9)
     return torch.optim.AdamW(groups, lr=1e-2)
@@ -172,7 +165,9 @@ def make_engine(run: Run) -> tuple[Any, ShuffledBatches]:
             "gradient_clipping": 0.5,
             **({"scheduler": schedule} if run.schedule else {}),
         },
-        optimizer=lambda parameters: make_optimizer(run, list(parameters)),
+        # As most recipes: biases and norms without decay.
+        groups=[{"params": ["*.bias", nn.LayerNorm], "weight_decay": 0.0}],
+        optimizer=partial(make_optimizer, run),
     )
     batches = ShuffledBatches(engine.grid.get_data_parallel_id(), replicas)
     engine.attach("data", batches)
@@ -199,10 +194,13 @@ def train(
     if load is not None:
         engine.load_checkpoint(*load)
     outcome = Outcome(losses=[])
+    wanted = save or {}
+    if engine.global_steps in wanted:
+        engine.save_checkpoint(*wanted[engine.global_steps])
     while engine.global_steps < steps:
         outcome.losses.append(engine.train_batch(batches.step()).item())
-        if save and engine.global_steps in save:
-            engine.save_checkpoint(*save[engine.global_steps])
+        if engine.global_steps in wanted:
+            engine.save_checkpoint(*wanted[engine.global_steps])
     outcome.state = stage_state(engine)
     engine.destroy()
     dist.barrier()
@@ -212,7 +210,7 @@ def train(
 def stage_state(engine: Any) -> dict[str, Tensor]:
     """Return this stage's parameters and buffers under all their names."""
     found = itertools.chain.from_iterable(
-        layer.state_dict().items() for layer in engine.module.forward_funcs
+        layer.state_dict().items() for layer in engine.module.local_layers()
     )
     return {name: value.detach().clone() for name, value in found}
 
