@@ -10,7 +10,11 @@ import torch.distributed as dist
 
 from partitioner.runtime.agreement import agree, raise_on_all_ranks
 from partitioner.runtime.checkpoint.files import check_file
-from partitioner.runtime.checkpoint.identity import parameter_names
+from partitioner.runtime.checkpoint.identity import (
+    name_in_file,
+    parameter_names,
+    recorded_state,
+)
 from partitioner.runtime.checkpoint.manifest import MANIFEST, Manifest
 from partitioner.runtime.checkpoint.match import (
     check_model,
@@ -132,7 +136,7 @@ def _read(
 ) -> _Content:
     """Collect what this rank takes over; the engine stays as it is."""
     module = engine.module
-    held = [layer.state_dict() for layer in module.local_layers()]
+    held = [recorded_state(layer) for layer in module.local_layers()]
     head = module.loss_fn.state_dict()
     check_model([*held, head], record.identity, values.model, strict=wanted.strict)
     live = live_optimizer(engine, parameter_names(module, record.identity))
@@ -157,7 +161,8 @@ def _apply(
 ) -> None:
     module = engine.module
     for layer, values in zip(module.local_layers(), content.layers, strict=True):
-        layer.load_state_dict(values, strict=wanted.strict)
+        named = {name_in_file(name): value for name, value in values.items()}
+        layer.load_state_dict(named, strict=wanted.strict)
     module.loss_fn.load_state_dict(content.head)
     if content.live is not None:
         apply(content.live, content.optimizer, content.masters)

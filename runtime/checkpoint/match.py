@@ -8,6 +8,7 @@ from torch import Tensor
 
 from partitioner.errors import PlanMismatchError
 from partitioner.runtime.agreement import versions
+from partitioner.runtime.checkpoint.identity import is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +57,7 @@ def check_model(
         faults += [
             f"{name} is not in this model"
             for name in saved.records
-            if name not in plan.aliases and name not in mine
+            if name not in plan.aliases and name not in mine and not is_foreign(name)
         ]
     _raise(faults, "the checkpoint is of another model")
 

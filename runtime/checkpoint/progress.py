@@ -100,7 +100,7 @@ def read_progress(
             number of replicas.
     """
     manifest, notes = saved.manifest, []
-    same = manifest.plan.stages == engine.num_stages
+    same = len(manifest.stages) == engine.grid.pipe_parallel_size
     stage = engine.stage_id if same else 0
     state = saved.engine(stage)
     scheduler = None
@@ -111,10 +111,9 @@ def read_progress(
     random = _random(engine, saved, same_stages=same) if wanted.random else None
     if wanted.random and random is None and manifest.ranks:
         notes.append(
-            f"it was saved by {manifest.plan.stages} stages in {manifest.replicas} "
-            "replicas: random generators are not taken over by other processes"
+            f"it was saved by {len(manifest.stages)} x {manifest.replicas} processes "
+            "(pipeline x data): random generators are not taken over by others"
         )
-    last = saved.process(stage=manifest.plan.stages - 1, replica=0) or {}
     counters = ("global_steps", "global_samples", "skipped_steps")
     return Progress(
         counters={key: state[key] for key in counters} if wanted.progress else {},
@@ -122,7 +121,7 @@ def read_progress(
         scale=_scale(saved, stage) if wanted.optimizer else {},
         random=random,
         attached=_attached(engine, saved, attached, notes) if wanted.data else {},
-        loss=last.get("loss"),
+        loss=_loss(saved),
         client_state={k: v for k, v in state.items() if k not in ENGINE_KEYS},
         notes=notes,
     )
@@ -201,6 +200,16 @@ def _scaler_of(optimizer: Any) -> Any:
         return scaler
     config = getattr(optimizer, "loss_scale_config", None)
     return config if getattr(config, "dynamic_loss_scale", False) else None
+
+
+def _loss(saved: SavedProgress) -> dict[str, Any] | None:
+    """Return the state of the user's loss, which one stage wrote."""
+    processes = [
+        saved.process(stage=stage, replica=0) or {}
+        for stage in range(len(saved.manifest.stages))
+    ]
+    found = (each["loss"] for each in processes if each.get("loss") is not None)
+    return next(found, None)
 
 
 def _random(

@@ -23,7 +23,7 @@ from partitioner.runtime.checkpoint.files import (
     sync_folder,
     write_durably,
 )
-from partitioner.runtime.checkpoint.identity import parameter_names
+from partitioner.runtime.checkpoint.identity import parameter_names, recorded_state
 from partitioner.runtime.checkpoint.manifest import (
     MANIFEST,
     FileRecord,
@@ -137,11 +137,6 @@ def _check(engine: Any, client_state: Mapping[str, Any]) -> None:
             "whose files are not complete when saving returns",
             hint="leave it out: a plan's checkpoints are written and hashed in one go",
         )
-    if engine.module.stages_per_rank > 1:
-        raise OptionError(
-            "checkpoints of several stages on one rank are not written yet",
-            hint='train with schedule="1f1b"',
-        )
     if engine.zero_nvme_offload_optimizer():
         raise OptionError(
             "the optimizer's state is offloaded to NVMe, where no checkpoint by name "
@@ -184,7 +179,7 @@ def _write(
 
 def _process_state(engine: Any, attached: Mapping[str, Stateful]) -> dict[str, Any]:
     head = engine.module.loss_fn
-    loss = head.user_loss_state() if engine.is_last_stage() else None
+    loss = head.user_loss_state() if engine.module.computes_loss() else None
     return {
         "random": random_states(),
         "attached": {name: item.state_dict() for name, item in attached.items()},
@@ -201,14 +196,16 @@ def _save_layers(
     module, stage = engine.module, engine.stage_id
     found = [
         LayerRecord(
-            file=Path(module.ckpt_layer_path("", index)).name,
+            file=Path(module.ckpt_layer_path("", number)).name,
             stage=stage,
-            tensors=tensor_records(layer.state_dict()),
+            tensors=tensor_records(recorded_state(layer)),
         )
-        for index, layer in enumerate(module.local_layers())
+        for number, layer in zip(
+            _local_numbers(module), module.local_layers(), strict=True
+        )
     ]
     extra: dict[str, Mapping[str, Any]] = {}
-    if engine.is_last_stage():
+    if engine.module.computes_loss():
         extra[HEAD] = module.loss_fn.state_dict()
     if engine.global_rank == 0:
         extra[UNPLACED] = {
@@ -226,6 +223,13 @@ def _save_layers(
                 LayerRecord(file=file, stage=stage, tensors=tensor_records(tensors))
             )
     return found
+
+
+def _local_numbers(module: Any) -> list[int]:
+    """Return the numbers of this rank's layers, counted from its first stage's."""
+    first: int = module._local_start  # noqa: SLF001 - where DeepSpeed counts from
+    phases = getattr(module, "phase_bounds", [(first, module._local_stop)])  # noqa: SLF001
+    return [index - first for start, stop in phases for index in range(start, stop)]
 
 
 def _alone(value: Any) -> Any:
@@ -279,7 +283,7 @@ def _manifest(
     ranks = [mine["rank"] for _, mine in told]
     stages = [
         _stage([mine for _, mine in told if mine["rank"].stage == stage])
-        for stage in range(record.identity.stages)
+        for stage in range(engine.grid.pipe_parallel_size)
     ]
     return Manifest(
         tag=tag,

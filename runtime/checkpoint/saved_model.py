@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from partitioner.errors import CheckpointError
 from partitioner.runtime.checkpoint.files import read_states
+from partitioner.runtime.checkpoint.identity import name_in_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ class SavedModel:
         if place is None:
             raise CheckpointError(f"{self._folder} holds no tensor named {name!r}")
         file, stored = place
-        return self._read(file)[stored]
+        return self._read(file)[name_in_file(stored)]
 
     def was_unplaced(self, name: str) -> bool:
         """Whether no segment used it."""

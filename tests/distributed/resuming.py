@@ -77,6 +77,8 @@ class Run:
     recompute: bool = False
     dropout: float = 0.0
     schedule: bool = True
+    vee: bool = False
+    """Two stages on every rank, under DualPipeV."""
 
 
 @dataclass(kw_only=True)
@@ -126,6 +128,7 @@ def plan_of(run: Run, micro_batches: int) -> Plan:
         device="h100",
         checkpointing="all" if run.recompute else "none",
         dtype="bfloat16" if run.bf16 else None,
+        schedule="dualpipev" if run.vee else "1f1b",
         gap=0.05,
     )
     if run.cut_seed is None:

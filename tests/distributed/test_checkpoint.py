@@ -41,6 +41,7 @@ RUNS = {
 }
 STEPS, SAVED = 6, 3
 NOISY = Run(dropout=0.4)
+VEE = Run(vee=True)
 
 
 def in_three(run: Run) -> Run:
@@ -67,6 +68,8 @@ def two_processes(root: Path) -> dict[str, Any]:
             load=(root, name),
             save={SAVED + 1: (root, f"{name} in replicas")},
         )
+    vee = {SAVED + 1: (root, "vee")}
+    found["vee"] = train(VEE, STEPS, load=(root, "sgd"), save=vee)
     found["refusals"] = refusals(root)
     return found
 
@@ -85,6 +88,7 @@ def three_processes(root: Path) -> dict[str, Any]:
     for name in ("sgd in replicas", "adamw in replicas"):
         run = in_three(RUNS[name.split()[0]])
         found[name] = train(run, STEPS, load=(root, name))
+    found["vee"] = train(in_three(Run()), STEPS, load=(root, "vee"))
     return found
 
 
@@ -200,6 +204,14 @@ def test_replicas_under_zero_go_on_and_so_do_stages_after_them(first, later, nam
     assert again.losses == pytest.approx(whole_run.losses[SAVED + 1 :], abs=1e-5)
     trained, expected = map(without_statistics, (again.state, whole_run.state))
     assert largest(expected, trained) <= (1e-6 if name == "sgd" else 1e-5)
+
+
+def test_two_stages_on_a_rank_go_on_and_so_do_single_ones_after_them(first, later):
+    whole_run, vee, again = joined(first, "sgd"), joined(first, "vee"), later[0]["vee"]
+    assert vee.losses == pytest.approx(whole_run.losses[SAVED:], abs=1e-6)
+    assert again.losses == pytest.approx(whole_run.losses[SAVED + 1 :], abs=1e-6)
+    assert largest(whole_run.state, vee.state) <= 1e-6
+    assert largest(whole_run.state, joined(later, "vee").state) <= 1e-6
 
 
 def test_dropout_draws_the_same_at_an_unchanged_number_of_stages(first):
