@@ -67,7 +67,7 @@ def test_what_a_killed_run_left_goes(tmp_path):
     assert [path.name for path in folder.final.iterdir()] == [MANIFEST]
 
 
-@pytest.mark.parametrize("text", ["", "firs", "first", "\n", "second\n", "../x\n", "é"])
+@pytest.mark.parametrize("text", ["", "fir", "first", "\n", "second\n", "../x\n", "é"])
 def test_a_damaged_latest_is_an_error(tmp_path, text):
     complete(tmp_path, "first")
     (tmp_path / "latest").write_text(text, encoding="latin-1")
