@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 from partitioner.errors import RuntimeGuardError
 from partitioner.runtime.labels import LabelsLayout
-from partitioner.runtime.loss import LossHead
+from partitioner.runtime.loss import Evaluation, LossHead
 from partitioner.runtime.segment import SegmentBody
 
 
@@ -155,3 +155,60 @@ def test_a_list_of_outputs_is_emptied_and_a_tuple_is_not():
     assert made(given, ()).item() == 3.0
     assert given == []
     assert made((token(), value), ()).item() == 3.0
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda loss: (loss, {"router": loss * 2}),
+        lambda loss: {"loss": loss, "router": loss * 2},
+    ],
+)
+def test_further_losses_are_reported_and_not_trained_by(wrap):
+    value = torch.tensor(2.0, requires_grad=True)
+    made = head(lambda output, _: wrap(output))
+    assert made((token(), value), ()).item() == 2.0
+    assert made.additional == {"router": 4.0}
+    assert not made.additional["router"].requires_grad
+
+
+def test_a_model_s_other_losses_are_reported_by_themselves():
+    value = torch.tensor(2.0, requires_grad=True)
+    output = {"loss": value, "aux_loss": value * 3, "logits": value, "loss_dict": None}
+    made = head(rebuild=lambda leaves: output)
+    made((token(), value), ())
+    assert made.additional == {"aux_loss": 6.0}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "message"),
+    [
+        (lambda loss: {"router": loss}, 'under "loss" no loss'),
+        (lambda loss: (loss, {"router": 1.0}), "under 'router' a float"),
+        (lambda loss: (loss, loss), "a tuple"),
+    ],
+)
+def test_what_a_loss_fn_may_not_return_is_named(wrap, message):
+    made = head(lambda output, _: wrap(output))
+    with pytest.raises(RuntimeGuardError, match=message):
+        made((token(), torch.ones((), requires_grad=True)), ())
+
+
+def test_a_loss_with_parameters_is_the_last_layer():
+    loss_fn = nn.Linear(2, 1)
+    (spec,) = head(loss_fn).layer_specs()
+    layer = spec.build()
+    assert dict(layer.named_parameters()).keys() == {"loss_fn.weight", "loss_fn.bias"}
+    assert layer.loss_fn is loss_fn
+    passed = (token(), torch.ones(2))
+    assert layer(passed) is passed
+    assert head(nn.MSELoss()).layer_specs() == head(len).layer_specs() == []
+
+
+def test_an_evaluation_keeps_leaves_and_may_do_without_a_loss():
+    made = head(lambda output, _: 1 / 0, rebuild=lambda leaves: {"out": leaves[0]})
+    made.evaluation = Evaluation(keeps_outputs=True, computes_loss=False)
+    value = torch.ones(2)
+    assert made([token(), value], ()).item() == 0.0
+    (leaves,) = made.evaluation.outputs
+    assert made.rebuild(leaves)["out"] is value
