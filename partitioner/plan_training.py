@@ -137,7 +137,7 @@ class TrainablePlan(ABC):
 
         Raises:
             OptionError: An option contradicts the plan.
-            EmitError: The model has no weights, or the loss has parameters.
+            EmitError: The model has no weights, or the loss has the model's parameters.
             PlanMismatchError: Ranks recorded different models.
             RuntimeGuardError: No launcher, a wrong world size, other versions.
         """

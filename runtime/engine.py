@@ -14,6 +14,7 @@ from partitioner.runtime.checkpoint import CheckpointingEngine
 from partitioner.runtime.data import PipelineLoader, Place
 from partitioner.runtime.evaluation import Evaluating
 from partitioner.runtime.gradients import AnyGradients
+from partitioner.runtime.loss_scaling import LossScaling
 from partitioner.runtime.reports import Reporting
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ def _check_groups(engine: Any) -> None:
         )
 
 
-class PlanEngineMixin(CheckpointingEngine, AnyGradients, Evaluating, Reporting):
+class PlanEngineMixin(
+    CheckpointingEngine, AnyGradients, Evaluating, Reporting, LossScaling
+):
     """What a plan adds to any of DeepSpeed's pipeline engines."""
 
     def adopt(
@@ -90,6 +93,7 @@ class PlanEngineMixin(CheckpointingEngine, AnyGradients, Evaluating, Reporting):
         self.set_batch_fn(batch_fn)
         self.look_ahead(token_weighted)
         self.start_reports()
+        self.start_loss_scaling()
 
     def dataloader(
         self, dataset: Any, *, micro_batches: int | None = None, **loader_kwargs: Any

@@ -171,7 +171,6 @@ class LookAhead(PipelineEngine):
             )
         if shapes != _SAME:
             self.reset_activation_shape()
-            self.module.reset_shapes()
         self.dynamic_shape = self._always_dynamic or shapes == _MIXED
         self.module.dynamic_shape = self.dynamic_shape
 

@@ -88,6 +88,8 @@ class LossHead:
         """What to multiply the next micro-batches' losses with; empty: nothing."""
         self.evaluation: Evaluation | None = None
         """Set while the engine evaluates."""
+        self.gradient_hook: Callable[[Tensor], Tensor] | None = None
+        """Changes the gradient with which backward starts."""
         self._program = None if body is None else SegmentProgram(body)
         self._rebuild = rebuild
 
@@ -189,6 +191,8 @@ class LossHead:
             )
         # The last boundary gets its gradient even if the loss uses none of it.
         total: Tensor = loss + (token * 0).to(loss)
+        if self.gradient_hook is not None and total.requires_grad:
+            total.register_hook(self.gradient_hook)
         return total
 
     def _losses(self, output: Any, targets: Any) -> tuple[Tensor, dict[str, Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -226,6 +227,10 @@ CASES = {
     "tempered": tempered,
     "tempered-clipped": lambda: tempered(gradient_clipping=0.05),
     "tempered-zero": lambda: tempered(zero_optimization={"stage": 1}),
+    "tempered-bf16-zero": lambda: replace(
+        tempered(bf16={"enabled": True}, zero_optimization={"stage": 1}),
+        dtype="bfloat16",
+    ),
     "weighted": weighted,
     "weighted-counted": lambda: weighted(count_tags),
     "weighted-causal": weighted_causal,

@@ -176,7 +176,7 @@ def _planned(
 ) -> tuple[Plan, dict[str, Tensor]]:
     """Plan a model once on each rank; every script starts from the same weights."""
     torch.manual_seed(0)
-    model = build().train()
+    model = build().train().to(getattr(torch, dtype or "float32"))
     plan = partition(
         model,
         stages,
@@ -197,6 +197,8 @@ def engine_of(script: Script, stages: int) -> Any:
     model.train()
     torch.manual_seed(1)
     loss = script.loss()
+    if isinstance(loss, nn.Module) and script.dtype is not None:
+        loss.to(getattr(torch, script.dtype))
     config = {
         "steps_per_print": 10**9, "zero_allow_untested_optimizer": True, **script.config
     }  # fmt: skip

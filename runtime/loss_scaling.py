@@ -1,0 +1,39 @@
+"""Scale the gradients of a float16 loss where DeepSpeed forgets to.
+
+``DeepSpeedEngine.backward`` scales the loss for its ZeRO optimizers alone (0.19.8). The
+float16 optimizers without ZeRO then divide gradients that nobody has multiplied: plain
+SGD trains ``loss_scale`` times too slowly, without a word, and small gradients vanish.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
+from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+from deepspeed.runtime.pipe.engine import PipelineEngine
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LossScaling"]
+
+
+class LossScaling(PipelineEngine):
+    """An engine whose float16 gradients carry the scale that its optimizer removes."""
+
+    def start_loss_scaling(self) -> None:
+        """Begin to scale where it is needed; once, when the engine is made."""
+        self._scale_is_missing: bool | None = None
+        unscaled = isinstance(self.optimizer, FP16_Optimizer | FP16_UnfusedOptimizer)
+        if unscaled and self.fp16_enabled():
+            self.module.loss_fn.gradient_hook = self._scaled
+
+    def _scaled(self, gradient: Tensor) -> Tensor:
+        """Return the loss's gradient, multiplied if the engine has not done so."""
+        scale = float(self.optimizer.loss_scale)
+        if self._scale_is_missing is None and scale != 1.0:
+            # What arrives is 1/M or scale/M: a DeepSpeed that scales is left alone.
+            plain, found = 1 / self.gradient_accumulation_steps(), gradient.item()
+            self._scale_is_missing = abs(found - plain) < abs(found - plain * scale)
+        return gradient * scale if self._scale_is_missing else gradient
