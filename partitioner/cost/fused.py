@@ -127,9 +127,12 @@ def _products(  # noqa: PLR0917 (likewise)
     wide = torch.promote_types(query.dtype, torch.float32)
     root = math.sqrt(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     scores = (query.to(wide) * root) @ (key.to(wide) * root).transpose(-2, -1)
-    if bias is not None:
+    if bias is None:
+        weights = torch.softmax(scores, -1)
+    else:
         scores = scores + bias
-    weights = torch.softmax(scores, -1)
+        unseen = (scores == -math.inf).all(-1, keepdim=True)
+        weights = torch.where(unseen, 0.0, torch.softmax(scores, -1))
     if dropout_p:
         weights = torch.native_dropout(weights, dropout_p, train=True)[0]
     return (weights @ value.to(wide)).to(query.dtype)

@@ -16,13 +16,20 @@ class LiveBytes(TorchDispatchMode):
     """A mode that follows the storages which operators inside it allocate.
 
     Attributes:
-        peak_bytes: The most that was alive right after an operator.
+        peak_bytes: The most that was alive right after an operator, beyond what was
+            alive at the last :meth:`restart`.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak_bytes = 0
+        self._before_bytes = 0
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def restart(self) -> None:
+        """Count from what is alive now; what of that is freed makes room for more."""
+        self.peak_bytes = 0
+        self._before_bytes = self._alive_bytes()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -31,14 +38,21 @@ class LiveBytes(TorchDispatchMode):
         del types
         result = func(*args, **(kwargs or {}))
         given = {storage._cdata for storage in _storages((args, kwargs))}  # noqa: SLF001 - torch's own key of a storage
-        self._alive = {k: v for k, v in self._alive.items() if not v[0].expired()}
+        self._forget_freed()
         for storage in _storages(result):
             key = storage._cdata  # noqa: SLF001
             if key not in given and key not in self._alive:
                 self._alive[key] = StorageWeakRef(storage), storage.nbytes()
-        alive = sum(nbytes for _, nbytes in self._alive.values())
-        self.peak_bytes = max(self.peak_bytes, alive)
+        more = self._alive_bytes() - self._before_bytes
+        self.peak_bytes = max(self.peak_bytes, more)
         return result
+
+    def _alive_bytes(self) -> int:
+        self._forget_freed()
+        return sum(nbytes for _, nbytes in self._alive.values())
+
+    def _forget_freed(self) -> None:
+        self._alive = {k: v for k, v in self._alive.items() if not v[0].expired()}
 
 
 def _storages(tree: Any) -> list[torch.UntypedStorage]:

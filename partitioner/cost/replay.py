@@ -63,7 +63,8 @@ class NodeTrace:
     backward: KernelTrace
     backward_peak_bytes: int = 0
     """The most that backward holds at once: gradients that come in and go out (the
-    weights' as well), and what it needs in between."""
+    weights' as well), and what it needs in between, less what forward had kept inside
+    the node and backward has freed by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +188,9 @@ class Replay:
             make = _maker(leaves, copy=bool(facts.writes), examples=examples)
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             call = self._callable(node, leaves)
-            with forward, kernels:
+            with live, forward, kernels:
                 result = call(*args, **kwargs)
+        live.restart()
         if any(meta.requires_grad for meta in facts.outputs):
             with quiet(), live, backward:
                 _run_backward(result, leaves, used_results(node))
