@@ -67,7 +67,7 @@ def total_norm(parameters: Sequence[nn.Parameter], group: Any) -> float:
         group: As for :func:`clip`.
     """
     squares = [
-        torch.linalg.vector_norm(parameter.grad.detach()).double().square()
+        torch.linalg.vector_norm(_elements(parameter.grad)).double().square()
         for parameter in parameters
         if parameter.grad is not None
         and not getattr(parameter, "ds_pipe_replicated", False)
@@ -78,3 +78,9 @@ def total_norm(parameters: Sequence[nn.Parameter], group: Any) -> float:
         total += square.to(device)
     comm.all_reduce(total, group=group)
     return total.sqrt().item()
+
+
+def _elements(gradient: Tensor) -> Tensor:
+    """Return all elements that are not zero by being left out."""
+    found = gradient.detach()
+    return found.coalesce().values() if found.is_sparse else found

@@ -96,6 +96,10 @@ def sum_tied_gradient(parameter: nn.Parameter, group: Any) -> None:
     filled = [i for i, slot in enumerate(_SLOTS) if _in(parameter, slot) is not None]
     slot = max(filled, default=-1)
     gradient = _in(parameter, _SLOTS[slot]) if filled else None
+    if gradient is not None and gradient.is_sparse:
+        # Only an embedding's own: where it is tied, others make a dense one.
+        gradient = gradient.to_dense()
+        setattr(parameter, _SLOTS[slot], gradient)
     kind = -1 if gradient is None else _DTYPES.index(gradient.dtype)
     # A stage without a gradient learns from the others what kind it lacks.
     agreed = torch.tensor([slot, kind], device=parameter.device)

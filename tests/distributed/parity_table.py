@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -14,8 +14,10 @@ from tests.distributed.zoo_runs import MODELS, Run, Task
 
 __all__ = ["BF16", "LARGEST", "runs_in_bf16", "runs_of"]
 
-CHECKPOINTING = {2: "none", 3: "all"}
-"""What is recomputed, by the number of stages."""
+GROUPS = {"2": 2, "3": 3, "bf16": 2}
+"""What is trained → on how many stages."""
+RECOMPUTED = {2: False, 3: True}
+"""Whether all stages are recomputed, by their number."""
 
 LARGEST: dict[str, int] = {
     "moving average": 2,
@@ -72,7 +74,7 @@ def runs_of(names: Sequence[str], stages: int) -> list[Run]:
         Run(
             task=Task(name=name),
             stages=stages,
-            checkpointing=CHECKPOINTING[stages],
+            recomputed=RECOMPUTED[stages],
             seeded=reference(Task(name=name)).draws,
         )
         for name in names
@@ -137,18 +139,20 @@ def main() -> int:
     """Train all models, or those whose names hold a word; 1 if one failed."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("words", nargs="*")
-    parser.add_argument("--stages", type=int, action="append", choices=CHECKPOINTING)
+    parser.add_argument("--only", action="append", choices=GROUPS)
     options = parser.parse_args()
 
-    def chosen(names: Sequence[str]) -> list[str]:
+    def chosen(names: Iterable[str]) -> list[str]:
         words = options.words
         return [name for name in names if not words or any(w in name for w in words)]
 
     groups = [
-        runs_of(chosen(list(MODELS)), stages)
-        for stages in options.stages or CHECKPOINTING
+        runs_in_bf16(chosen(BF16))
+        if group == "bf16"
+        else runs_of(chosen(MODELS), stages)
+        for group, stages in GROUPS.items()
+        if group in (options.only or GROUPS)
     ]
-    groups.append([] if options.stages else runs_in_bf16(chosen(BF16)))
     console = Console()
     rows = []
     for row in (row for runs in groups if runs for row in rows_of(runs)):

@@ -61,6 +61,23 @@ class Woven(nn.Module):
         return self.head(self.norm(x))
 
 
+class SparseGradients(nn.Module):
+    """Two tables of which only the rows that were read get a gradient; one is tied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH, sparse=True)
+        self.places = nn.Embedding(WORDS, WIDTH, sparse=True)
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS)
+        self.head.weight = self.words.weight
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.words(input_ids) + self.places(input_ids.flip(-1))
+        return self.head(self.second(torch.tanh(self.first(x))))
+
+
 class SharedStatistics(nn.Module):
     """Batch statistics: one layer's twice in a forward, and a counter of two owners."""
 
@@ -111,6 +128,12 @@ ENTRIES: dict[str, Entry] = {
         Transformer(
             "woven",
             Woven,
+            length=5,
+            inputs=lambda n, length: {"input_ids": tokens(n, length) % WORDS},
+        ),
+        Transformer(
+            "sparse gradients",
+            SparseGradients,
             length=5,
             inputs=lambda n, length: {"input_ids": tokens(n, length) % WORDS},
         ),

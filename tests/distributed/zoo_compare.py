@@ -41,6 +41,8 @@ class Row:
     loss_limit: float = TOLERANCE
     parameter_limit: float = TOLERANCE
     buffer_limit: float = TOLERANCE
+    recomputed: int = 0
+    """Segments that run again during backward."""
     ties: int = 0
     """Parameters of which several stages hold a copy."""
     seconds: float = 0.0
@@ -104,6 +106,9 @@ def _row(run: Run, ranks: Sequence[Outcome]) -> Row:
     for rank in ranks:
         _compare(row, expected, rank)
     row.faults += [*_lost(expected, ranks), *_other_modes(expected, ranks)]
+    row.recomputed = sum(rank.recomputed for rank in ranks)
+    if bool(row.recomputed) != run.recomputed:
+        row.faults.append(f"{row.recomputed} segments are recomputed")
     row.ties = _check_ties(row, expected, ranks)
     return row
 

@@ -18,7 +18,8 @@ from deepspeed.utils import safe_get_full_fp32_param
 from torch import Tensor, nn
 
 from partitioner import PartitionerError, Plan, partition
-from partitioner.emit import Layers, emit
+from partitioner.emit import Layers, Placement, emit
+from partitioner.runtime.segment import CheckpointedSegment
 from partitioner.verify.seeding import Seeding
 from tests.distributed.zoo_runs import (
     MICRO_BATCHES,
@@ -40,14 +41,24 @@ LIMIT_S = 180
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SeededPlan(Plan):
-    """A plan whose segments seed each draw by what it is, as ``verify`` does."""
+class _TestedPlan(Plan):
+    """A plan whose segments may seed each draw, as ``verify`` does, and run again."""
 
-    seeding: Seeding
+    seeding: Seeding | None
+    recomputed: bool
+
+    @cached_property
+    def placement(self) -> Placement:
+        found = super().placement
+        if not self.recomputed:
+            return found
+        # Whole stages; what shares written memory with another stage is left out.
+        return replace(found, block_of=dict.fromkeys(found.stage_of, "stage"))
 
     @cached_property
     def layers(self) -> Layers:
-        return emit(self.graph, self.placement, seeder=self.seeding.seeder)
+        seeder = None if self.seeding is None else self.seeding.seeder
+        return emit(self.graph, self.placement, seeder=seeder)
 
 
 def train_stages(runs: Sequence[Run], first: int, folder: str) -> None:
@@ -86,6 +97,7 @@ def _train(run: Run) -> Outcome:
         found.losses.append(engine.train_batch(iter(micro_batches)).item())
     for layer in module.forward_funcs:
         found.modes |= modes_of(layer)
+        found.recomputed += isinstance(layer, CheckpointedSegment)
     found.evaluated = engine.eval_batch(iter(batches(entry, replica)[0])).item()
     found.parameters = {
         name: _exact(run, parameter)
@@ -115,18 +127,17 @@ def _plan(run: Run) -> Plan:
         device="cpu",
         dtype="bfloat16" if run.task.bf16 else None,
         optimizer="sgd-momentum",
-        checkpointing=run.checkpointing,  # type: ignore[arg-type]
+        checkpointing="none",
         gap=0.05,
         time_limit_s=10,
     )
     if run.cut_seed is not None:
         assignment = random_assignment(plan, random.Random(run.cut_seed))
         plan = replace(plan, assignment=assignment)
-    if not run.seeded:
-        return plan
-    # Fields only: what a plan has computed already is not the seeded one's.
+    # Fields only: what a plan has computed already is not the other's.
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
-    return _SeededPlan(**fields, seeding=Seeding(plan.graph))
+    seeding = Seeding(plan.graph) if run.seeded else None
+    return _TestedPlan(**fields, seeding=seeding, recomputed=run.recomputed)
 
 
 def _config(run: Run) -> dict[str, Any]:

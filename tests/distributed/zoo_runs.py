@@ -50,7 +50,8 @@ class Run:
 
     task: Task
     stages: int
-    checkpointing: str = "none"
+    recomputed: bool = False
+    """Every stage keeps its inputs alone."""
     zero: int = 0
     cut_seed: int | None = None
     """None: the solver's own cut; a number: random legal cuts."""
@@ -74,6 +75,8 @@ class Outcome:
     buffers: dict[str, Tensor] = field(default_factory=dict)
     modes: dict[str, tuple[str, bool]] = field(default_factory=dict)
     """Path of every module → its class, and whether it is in train mode."""
+    recomputed: int = 0
+    """How many of its segments run again during backward."""
     seconds: float = 0.0
 
 
