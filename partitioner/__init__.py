@@ -26,6 +26,7 @@ from partitioner.errors import (
     RuntimeGuardError,
     TargetError,
     TooManyStagesError,
+    WeightsError,
 )
 from partitioner.version import __version__
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from partitioner.cost.measurements import Measurements
     from partitioner.cost.profiles import DeviceProfile
     from partitioner.plan import Plan
+    from partitioner.runtime.weights import InitialWeights
     from partitioner.verify import Verification
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "ExampleInputsError",
     "ForwardError",
     "InfeasibleError",
+    "InitialWeights",
     "Measurements",
     "MemoryLimitError",
     "OptionError",
@@ -59,6 +62,7 @@ __all__ = [
     "TargetError",
     "TooManyStagesError",
     "Verification",
+    "WeightsError",
     "__version__",
     "inspect_model",
     "measure_model",
@@ -68,6 +72,7 @@ __all__ = [
 _LAZY = {
     "Cost": "partitioner.cost.given",
     "DeviceProfile": "partitioner.cost.profiles",
+    "InitialWeights": "partitioner.runtime.weights",
     "Measurements": "partitioner.cost.measurements",
     "Plan": "partitioner.plan",
     "Verification": "partitioner.verify",

@@ -15,7 +15,8 @@ PartitionerError
 ├── EmitError                a plan cannot be turned into layers
 ├── PlanMismatchError        a plan file and a model do not belong together
 ├── CheckpointError          a checkpoint cannot be written, is damaged or unusable
-└── RuntimeGuardError        a batch, rank or version differs from the plan's
+├── RuntimeGuardError        a batch, rank or version differs from the plan's
+└── WeightsError             a parameter or buffer can be neither read nor made
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ __all__ = [
     "RuntimeGuardError",
     "TargetError",
     "TooManyStagesError",
+    "WeightsError",
 ]
 
 
@@ -174,3 +176,7 @@ class CheckpointError(PartitionerError):
 
 class RuntimeGuardError(PartitionerError, RuntimeError):
     """A batch, a rank or a version differs from what the plan was made for."""
+
+
+class WeightsError(PartitionerError):
+    """The values of a parameter or buffer can be neither read nor made."""

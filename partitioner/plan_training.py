@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from partitioner.options import Options
     from partitioner.runtime.batch import BatchAdapter
     from partitioner.runtime.pipeline_module import PartitionedPipelineModule
+    from partitioner.runtime.weights import GivenWeights
 
 __all__ = ["TrainablePlan"]
 
@@ -69,6 +70,7 @@ class TrainablePlan(ABC):
         self,
         loss_fn: Callable[[Any, Any], Any] | None = None,
         *,
+        weights: GivenWeights | None = None,
         config: Mapping[str, Any] | None = None,
         module: Mapping[str, Any] | None = None,
         groups: Sequence[Mapping[str, Any]] = (),
@@ -83,6 +85,7 @@ class TrainablePlan(ABC):
 
         Args:
             loss_fn: As for :meth:`pipeline_module`.
+            weights: As for :meth:`pipeline_module`.
             config: Entries of DeepSpeed's configuration, to add to :meth:`ds_config`'s
                 or to replace them.
             module: Keyword arguments for :meth:`pipeline_module`.
@@ -104,7 +107,7 @@ class TrainablePlan(ABC):
         settings = self.ds_config(**(config or {}))
         if deepspeed_kwargs.get("optimizer") is not None:
             del settings["optimizer"]
-        stages = self.pipeline_module(loss_fn, **(module or {}))
+        stages = self.pipeline_module(loss_fn, weights=weights, **(module or {}))
         if groups:
             deepspeed_kwargs["model_parameters"] = self.parameter_groups(stages, groups)
         return initialize(
@@ -119,6 +122,7 @@ class TrainablePlan(ABC):
         self,
         loss_fn: Callable[[Any, Any], Any] | None = None,
         *,
+        weights: GivenWeights | None = None,
         compile: bool | Mapping[str, Any] = False,  # noqa: A002 - the word that users know
         **pipeline_module_kwargs: Any,
     ) -> PartitionedPipelineModule:
@@ -131,6 +135,11 @@ class TrainablePlan(ABC):
                 a function or a module that returns a scalar, or
                 ``(scalar, {name: scalar})`` to report further losses. None: the loss
                 the model itself returns.
+            weights: Where the stage's parameters and buffers get their values, above
+                all for a model on ``meta``: a folder or file that holds them, the id
+                of a model in the local hub cache, or
+                :class:`~partitioner.InitialWeights`. Each rank reads or makes its own
+                stage's alone, and the model stays as it is. None: the model's own.
             compile: Whether the stages run under ``torch.compile``, or its keyword
                 arguments.
             **pipeline_module_kwargs: For DeepSpeed's ``PipelineModule``.
@@ -140,6 +149,7 @@ class TrainablePlan(ABC):
             EmitError: The model has no weights, or the loss has the model's parameters.
             PlanMismatchError: Ranks recorded different models.
             RuntimeGuardError: No launcher, a wrong world size, other versions.
+            WeightsError: ``weights`` does not give all that a stage needs.
         """
         compiled = compile_options(compile)
         _note_prices(self.costed, compiled=compiled is not None)
@@ -148,6 +158,7 @@ class TrainablePlan(ABC):
             self.batch_fn,
             loss_fn,
             pipeline_module_kwargs,
+            weights=weights,
             schedule=self.options.schedule,
             compiled=compiled,
         )

@@ -18,6 +18,7 @@ from partitioner.errors import (
     PartitionerError,
     PlanMismatchError,
     RuntimeGuardError,
+    WeightsError,
 )
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def raise_on_all_ranks(what: str) -> Iterator[None]:
     Raises:
         PlanMismatchError: The block raised one on some rank.
         CheckpointError: The block raised one on some rank.
+        WeightsError: Likewise.
         RuntimeGuardError: The block raised another error on some rank.
     """
     failure: Exception | None = None
@@ -150,6 +152,7 @@ def raise_on_all_ranks(what: str) -> Iterator[None]:
 _SHARED: dict[str, type[PartitionerError]] = {
     "CheckpointError": CheckpointError,
     "PlanMismatchError": PlanMismatchError,
+    "WeightsError": WeightsError,
 }
 
 

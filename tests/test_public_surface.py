@@ -38,10 +38,12 @@ ERRORS = {
     "RuntimeGuardError",
     "TargetError",
     "TooManyStagesError",
+    "WeightsError",
 }
 NAMES = ERRORS | {
     "Cost",
     "DeviceProfile",
+    "InitialWeights",
     "Measurements",
     "Plan",
     "Verification",

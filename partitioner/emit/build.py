@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from deepspeed.pipe import LayerSpec
 from torch import Tensor, nn
 
 from partitioner.capture.tree import flatten
 from partitioner.emit.identity import plan_record
+from partitioner.emit.weights import segment_spec, weighted
 from partitioner.errors import EmitError
 from partitioner.runtime.agreement import (
     agree,
@@ -24,13 +24,15 @@ from partitioner.runtime.inputs import InputConstant, InputLeaf
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 from partitioner.runtime.pipeline_options import check_precision
-from partitioner.runtime.segment import CheckpointedSegment, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from partitioner.emit.layers import Layer, Layers
+    from deepspeed.pipe import LayerSpec
+
+    from partitioner.emit.layers import Layers
     from partitioner.graph import InputSpec, ModelGraph
+    from partitioner.runtime.weights import GivenWeights
 
 __all__ = ["batch_adapter", "build_pipeline", "layer_specs"]
 
@@ -58,18 +60,7 @@ def layer_specs(layers: Layers) -> list[LayerSpec]:
 
     A spec holds the user's own modules; ``build()`` makes the segment around them.
     """
-    return [_spec(layer) for layer in layers.layers]
-
-
-def _spec(layer: Layer) -> LayerSpec:
-    kind = CheckpointedSegment if layer.body.checkpointed else Segment
-    return LayerSpec(
-        kind,
-        layer.body,
-        receive=layer.receive,
-        send=layer.send,
-        is_first=layer.is_first,
-    )
+    return [segment_spec(layer) for layer in layers.layers]
 
 
 def build_pipeline(
@@ -80,6 +71,7 @@ def build_pipeline(
     *,
     schedule: str = "1f1b",
     compiled: Mapping[str, Any] | None = None,
+    weights: GivenWeights | None = None,
 ) -> PartitionedPipelineModule:
     """Build this rank's part of the pipeline that all ranks agreed on.
 
@@ -90,22 +82,31 @@ def build_pipeline(
         options: Keyword arguments for DeepSpeed's ``PipelineModule``.
         schedule: The plan's.
         compiled: Keyword arguments for ``torch.compile``; None: do not.
+        weights: Where this rank's parameters and buffers get their values; None:
+            they have them.
 
     Raises:
         PlanMismatchError: Ranks recorded different models.
         RuntimeGuardError: No launcher, a wrong world size, other versions.
         EmitError: The model has no weights, or the loss has parameters of the model.
+        WeightsError: ``weights`` does not give all that a stage needs.
     """
     ensure_process_group()
     plan = agreed_by(partial(agree, what="agreeing on the plan"))
     with raise_on_all_ranks("cutting the model"):
-        _check_has_weights(plan.graph)
         check_precision(plan.graph.dtype)
         layers = plan.layers
-        specs = layer_specs(layers)
-        head = LossHead(loss_fn, layers.head, layers.rebuild, adapter.labels)
+        if weights is None:
+            _check_has_weights(plan.graph)
+            specs, body = layer_specs(layers), layers.head
+        else:
+            given = weighted(plan.graph, layers, weights, twins=schedule == "dualpipev")
+            specs, body = given.specs, given.head
+        head = LossHead(loss_fn, body, layers.rebuild, adapter.labels)
         _check_own_parameters(loss_fn, plan.graph)
         record = plan_record(plan.graph, layers)
+        if weights is not None:
+            record = replace(record, unplaced=given.unplaced(record.unplaced))
     # Under DualPipeV the loss comes long after its micro-batch was loaded.
     adapter.labels.clear(keeps_all=schedule == "dualpipev")
     module = _KINDS[schedule](
@@ -147,10 +148,15 @@ def _check_own_parameters(
 
 
 def _check_has_weights(graph: ModelGraph) -> None:
-    for name, parameter in graph.model.named_parameters():
-        if parameter.device.type == "meta":
-            message = f"parameter {name!r} is on the meta device: it has no values"
-            hint = "load the model's weights before building the pipeline"
+    model = graph.model
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
+            message = f"{kind} {name!r} is on the meta device: it has no values"
+            hint = (
+                "pass weights=FOLDER, the checkpoint that each rank reads its share "
+                "from, or weights=InitialWeights(seed=0)"
+            )
             raise EmitError(message, hint=hint)
 
 
