@@ -59,8 +59,7 @@ def test_training_from_meta_and_files_is_training_the_loaded_model(
             folder, max_shard_size="40KB"
         )
     spoil(bad, "transformer.h.3.mlp.c_proj.weight")
-    stages = 2 * ranks if schedule == "dualpipev" else ranks
-    case = Case(model="gpt2", stages=stages, steps=3)
+    case = Case(model="gpt2", stages=ranks, steps=3)
     sources = [None, bad, good]
     for loaded, failed, read in launch(ranks, train_from, case, sources, schedule):
         assert "WeightsError: building the stages failed on rank" in failed.error
