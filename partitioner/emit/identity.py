@@ -45,7 +45,7 @@ def plan_record(graph: ModelGraph, layers: Layers) -> PlanRecord:
         config=_config(model),
     )
     unplaced = {
-        name: _as_trained(value, graph)
+        name: value
         for name, value in entries.items()
         if isinstance(value, Tensor) and aliases[name] == name and name not in held
     }
@@ -78,12 +78,6 @@ def _stored(body: SegmentBody) -> Iterator[str]:
     for path, module in body.modules.items():
         for name in module.state_dict(keep_vars=True):
             yield f"{path}.{name}"
-
-
-def _as_trained(value: Tensor, graph: ModelGraph) -> Tensor:
-    """Return a tensor in the dtype in which the engine would have it."""
-    cast = graph.casts and value.requires_grad and value.is_floating_point()
-    return value.to(graph.dtype) if cast else value
 
 
 def _config(model: nn.Module) -> dict[str, Any] | None:

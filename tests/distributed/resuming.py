@@ -157,7 +157,7 @@ def make_engine(run: Run) -> tuple[Any, ShuffledBatches]:
             "warmup_min_lr": 0.001,
             "warmup_max_lr": 0.02,
             "warmup_num_steps": 4,
-            "total_num_steps": 30,
+            "total_num_steps": 200,
         },
     }
     engine, *_ = plan.initialize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from partitioner import PartitionerError, partition
+from partitioner import CheckpointError, PartitionerError, partition
+from partitioner.runtime.checkpoint.export import export
 from partitioner.runtime.checkpoint.folders import CheckpointFolder
 from partitioner.runtime.checkpoint.load import open_checkpoint, verify_files
 from partitioner.runtime.checkpoint.saved_model import SavedModel
@@ -24,6 +28,7 @@ from tests.distributed.resuming import (
     WIDTH,
     Outcome,
     Run,
+    build,
     make_engine,
     stage_state,
     train,
@@ -70,6 +75,7 @@ def two_processes(root: Path) -> dict[str, Any]:
         )
     vee = {SAVED + 1: (root, "vee")}
     found["vee"] = train(VEE, STEPS, load=(root, "sgd"), save=vee)
+    found["stock"] = stock(root)
     found["refusals"] = refusals(root)
     return found
 
@@ -90,6 +96,18 @@ def three_processes(root: Path) -> dict[str, Any]:
         found[name] = train(run, STEPS, load=(root, name))
     found["vee"] = train(in_three(Run()), STEPS, load=(root, "vee"))
     return found
+
+
+def stock(root: Path) -> Outcome:
+    """Resume by DeepSpeed's own method, which keeps no data position."""
+    engine, batches = make_engine(RUNS["sgd"])
+    PipelineEngine.load_checkpoint(engine, str(root), "sgd")
+    for _ in range(SAVED):
+        batches.step()
+    losses = [engine.train_batch(batches.step()).item() for _ in range(STEPS - SAVED)]
+    outcome = Outcome(losses=losses, state=stage_state(engine))
+    engine.destroy()
+    return outcome
 
 
 class Unwilling:
@@ -271,6 +289,54 @@ def test_refusals_are_the_same_on_all_ranks(first, case, kind, parts):
     assert found[0][0] == kind
     for part in parts:
         assert part in found[0][1]
+
+
+def test_every_file_is_missed_or_found_damaged_by_name(root, first, tmp_path):
+    whole, rng = root / "bf16-zero1", random.Random(5)
+    names = [path.name for path in whole.iterdir()]
+    kinds = ("layer", "mp_rank", "bf16_zero", "rank", "unplaced", "loss", "manifest")
+    assert all(any(name.startswith(kind) for name in names) for kind in kinds)
+    shutil.copytree(whole, tmp_path / "copy")
+    for path in sorted((tmp_path / "copy").iterdir()):
+        content = path.read_bytes()
+        for damage in (_cut, _flip, None):
+            path.unlink()
+            if damage is not None:
+                path.write_bytes(damage(content, rng))
+            with pytest.raises(CheckpointError, match=path.name):
+                _opened(tmp_path, "copy")
+        path.write_bytes(content)
+    _opened(tmp_path, "copy")
+
+
+def _cut(content: bytes, rng: random.Random) -> bytes:
+    return content[: rng.randrange(len(content) - 1)]
+
+
+def _flip(content: bytes, rng: random.Random) -> bytes:
+    # Not a blank: one for another leaves the manifest what it is.
+    place = rng.choice([i for i, byte in enumerate(content) if byte > 32])
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("sgd", None), ("bf16-zero1", "float32")])
+def test_what_was_trained_is_exported_for_the_original(
+    root, first, tmp_path, name, dtype
+):
+    export(CheckpointFolder(root, name), tmp_path / "out", dtype=dtype)
+    model = build(RUNS[name])
+    model.load_state_dict(load_file(tmp_path / "out" / "model.safetensors"))
+    saved = _opened(root, name)
+    for each, value in model.state_dict().items():
+        assert torch.equal(value, saved.precise(each)), each
+    assert torch.equal(model.unused.weight, build(RUNS[name]).unused.weight)
+    assert not torch.equal(model.table.weight, build(RUNS[name]).table.weight)
+
+
+def test_deepspeeds_own_loading_reads_what_its_plan_saved(first):
+    whole_run, rest = joined(first, "sgd"), joined(first, "stock")
+    assert rest.losses == whole_run.losses[SAVED:]
+    assert largest(whole_run.state, rest.state) == 0.0
 
 
 def test_a_refused_checkpoint_leaves_nothing(root, first):

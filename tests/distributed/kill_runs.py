@@ -1,0 +1,161 @@
+"""Kill a rank again and again, resume each time, and end where nobody was killed.
+
+``python -m tests.distributed.kill_runs`` kills 20 times over 50 steps with SGD, with
+AdamW, and with dropout; ``test_checkpoint_kills.py`` a few times over a few steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from partitioner.runtime.checkpoint.folders import CheckpointFolder, latest_tag
+from partitioner.runtime.checkpoint.load import open_checkpoint, verify_files
+from tests.distributed.launch import LaunchError, launch
+from tests.distributed.resuming import Outcome, Run, make_engine, stage_state, whole
+
+EVERY = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """Which rank dies: at a step, before its n-th write to the disk from there on."""
+
+    rank: int
+    step: int
+    write: int
+
+
+def kills(count: int, steps: int, ranks: int, rng: random.Random) -> list[Kill]:
+    """Return random kills in the order of their steps, every other one in a save."""
+    found = []
+    for index in range(count):
+        if index % 2:
+            step, write = EVERY * rng.randint(1, steps // EVERY), rng.randint(1, 16)
+        else:
+            step, write = rng.randint(1, steps - 1), 0
+        found.append(Kill(rank=rng.randrange(ranks), step=step, write=write))
+    return sorted(found, key=lambda kill: (kill.step, kill.write))
+
+
+def until(run: Run, root: Path, steps: int, kill: Kill | None) -> Outcome:
+    """Train to a step, from the last checkpoint, saving regularly; maybe die."""
+    logging.getLogger("partitioner").setLevel(logging.ERROR)
+    engine, batches = make_engine(run)
+    torch.manual_seed(17 + dist.get_rank())
+    engine.load_checkpoint(root)
+    outcome = Outcome(losses=[])
+    while engine.global_steps < steps:
+        outcome.losses.append(engine.train_batch(batches.step()).item())
+        if kill is not None and engine.global_steps == kill.step:
+            _arm(kill)
+        if engine.global_steps % EVERY == 0:
+            engine.save_checkpoint(root)
+    outcome.state = stage_state(engine)
+    engine.destroy()
+    dist.barrier()
+    return outcome
+
+
+def _arm(kill: Kill) -> None:
+    """Kill this process now, or before some later write of its own."""
+    if dist.get_rank() != kill.rank:
+        return
+    if kill.write == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left = [kill.write]
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **options)
+
+        return called
+
+    os.fsync = counted(os.fsync)
+    torch.save = counted(torch.save)
+    Path.rename = counted(Path.rename)  # type: ignore[method-assign]
+    Path.replace = counted(Path.replace)  # type: ignore[method-assign]
+    shutil.rmtree = counted(shutil.rmtree)  # type: ignore[assignment]
+
+
+def survive(
+    run: Run, root: Path, steps: int, planned: list[Kill], stages: tuple[int, ...]
+) -> tuple[list[Outcome], int]:
+    """Run to the end through all kills, on numbers of stages in turn.
+
+    Returns:
+        What the ranks of the last run had, and how many kills took place.
+    """
+    took_place = 0
+    for index, kill in enumerate(planned):
+        count = stages[index % len(stages)]
+        now = replace(kill, rank=kill.rank % count)
+        try:
+            launch(count, until, replace(run, stages=count), root, steps, now)
+        except LaunchError:
+            took_place += 1
+        check(root)
+    count = stages[len(planned) % len(stages)]
+    last = replace(run, stages=count)
+    return launch(count, until, last, root, steps, None), took_place
+
+
+def check(root: Path) -> None:
+    """Whatever has happened, what ``latest`` names is whole."""
+    tag = latest_tag(root)
+    if tag is not None:
+        path, manifest, _ = open_checkpoint(CheckpointFolder(root, tag))
+        verify_files(path, manifest)
+
+
+def distance(one: list[Outcome], other: list[Outcome]) -> tuple[float, float]:
+    """Return the largest differences of the last losses, and of any parameter."""
+    mine, theirs = whole(one), whole(other)
+    assert mine.keys() == theirs.keys()
+    parameters = max(
+        (mine[name].double() - theirs[name].double()).abs().max().item()
+        for name in mine
+    )
+    count = min(len(one[0].losses), len(other[0].losses))
+    if not count:
+        return 0.0, parameters
+    pairs = zip(one[0].losses[-count:], other[0].losses[-count:], strict=True)
+    return max(abs(a - b) for a, b in pairs), parameters
+
+
+def main(seed: int = 0, count: int = 20, steps: int = 50) -> None:
+    cases = {
+        "SGD with momentum, 2 and 3 stages": (Run(), (2, 3)),
+        "AdamW, 2 and 3 stages": (Run(optimizer="adamw"), (2, 3)),
+        "SGD with dropout, 2 stages": (Run(dropout=0.3), (2,)),
+    }
+    for name, (run, stages) in cases.items():
+        with tempfile.TemporaryDirectory() as folder:
+            roots = [Path(folder) / "calm", Path(folder) / "killed"]
+            calm = launch(2, until, run, roots[0], steps, None)
+            planned = kills(count, steps, 2, random.Random(seed))
+            last, took_place = survive(run, roots[1], steps, planned, stages)
+            losses, parameters = distance(calm, last)
+        sys.stdout.write(
+            f"{name}: {took_place} kills; losses within {losses:.1e} over the last "
+            f"{len(last[0].losses)} steps, parameters within {parameters:.1e}\n"
+        )
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
