@@ -20,7 +20,8 @@ from tests.distributed.engine_cases import FOUR, Tagger, pairs, tag_loss
 MICRO_BATCHES, SCALE_POWER, LEARNING_RATE = 4, 8, 0.05
 OVERFLOWS = 2
 """The step whose gradient overflows, on the last stage alone."""
-STEPS = 5
+STEPS, WINDOW = 7, 2
+"""So many steps without overflow let the scale double."""
 HUGE = 6e4
 """Times the scale it is more than float16 can hold, 65504."""
 
@@ -95,7 +96,12 @@ def _engine(zero: int) -> Any:
         device="h100",
         dtype="float16",
     )
-    precision = {"enabled": True, "initial_scale_power": SCALE_POWER, "hysteresis": 1}
+    precision = {
+        "enabled": True,
+        "initial_scale_power": SCALE_POWER,
+        "loss_scale_window": WINDOW,
+        "hysteresis": 1,
+    }
     engine, *_ = plan.initialize(
         loss.half(),
         config={

@@ -21,6 +21,7 @@ from tests.distributed.fp16_stage import (
     OVERFLOWS,
     SCALE_POWER,
     STEPS,
+    WINDOW,
     batches,
     build,
 )
@@ -53,8 +54,9 @@ def alone(device: str) -> dict[str, Any]:
     }
     steps = torch.optim.SGD(masters.values(), lr=LEARNING_RATE, momentum=0.9)
     scale = 2.0**SCALE_POWER
-    seen: dict[str, Any] = {"losses": [], "norms": [], "states": []}
-    for micro_batches in batches():
+    seen: dict[str, Any] = {"losses": [], "norms": [], "states": [], "scales": []}
+    skipped = -1
+    for step, micro_batches in enumerate(batches()):
         total = 0.0
         for ids, labels in micro_batches:
             moved = {name: value.to(device) for name, value in labels.items()}
@@ -64,14 +66,17 @@ def alone(device: str) -> dict[str, Any]:
         norm = _unscale(named, masters, scale)
         if torch.isfinite(norm):
             steps.step()
+            since = step - skipped - 1
+            scale *= 2 if since > 0 and since % WINDOW == 0 else 1
         else:
-            scale /= 2
+            scale, skipped = scale / 2, step
         with torch.no_grad():
             for name, each in named.items():
                 each.copy_(masters[name])
                 each.grad = None
         seen["losses"].append(total)
         seen["norms"].append(norm.item())
+        seen["scales"].append(scale)
         seen["states"].append({k: v.detach().float().cpu() for k, v in named.items()})
     return seen
 
@@ -122,8 +127,8 @@ def check(rank: dict[str, Any], expected: dict[str, Any]) -> None:
             expected["norms"][step], rel=TOLERANCE
         )
     assert rank["skipped"] == [0] * OVERFLOWS + [1] * (STEPS - OVERFLOWS)
-    full = 2.0**SCALE_POWER
-    assert rank["scales"] == [full] * OVERFLOWS + [full / 2] * (STEPS - OVERFLOWS)
+    assert rank["scales"] == expected["scales"]
+    assert expected["scales"][-1] == 2 * expected["scales"][OVERFLOWS]
     before, after = (rank["states"][OVERFLOWS - back] for back in (1, 0))
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     for name, value in rank["states"][-1].items():
