@@ -3,8 +3,8 @@
 Two faults of DeepSpeed (0.19.8), both silent. ``DeepSpeedEngine.backward`` scales the
 loss for its ZeRO optimizers alone: the float16 optimizers without ZeRO then divide
 gradients that nobody has multiplied, so that plain SGD trains ``loss_scale`` times too
-slowly and small gradients vanish. And every float16 optimizer lets its scale grow before
-it divides by it: whenever the scale doubles, that step has half its gradient.
+slowly and small gradients vanish. And every float16 optimizer lets its scale grow
+before it divides by it: whenever the scale doubles, that step has half its gradient.
 """
 
 from __future__ import annotations
