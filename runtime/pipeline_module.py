@@ -19,7 +19,7 @@ from partitioner.runtime.pipeline_options import (
     check_version,
     check_world,
 )
-from partitioner.runtime.replicas import replicate
+from partitioner.runtime.replicas import replicate, share_buffers
 from partitioner.runtime.tied_stages import TiedStages
 from partitioner.runtime.ties import ParameterTie, check_ties, forget_gradients
 
@@ -96,6 +96,13 @@ class PartitionedPipelineModule(TiedStages, LossStage):
             self.parameters(),
             group=self._grid.get_data_parallel_group(),
             source=self._grid.dp_group[0],
+        )
+        share_buffers(
+            {
+                name: buffer
+                for layer in self.local_layers()
+                for name, buffer in layer.named_buffers(remove_duplicate=False)
+            }
         )
         if self.computes_loss():
             loss_head.to(get_accelerator().device_name(self.local_rank))

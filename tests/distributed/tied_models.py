@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from tests.zoo.entry import Entry, Plain, Transformer, images, tokens
 
-__all__ = ["ENTRIES"]
+__all__ = ["ENTRIES", "Woven"]
 
 WORDS, WIDTH = 11, 8
 

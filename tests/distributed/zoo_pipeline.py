@@ -21,6 +21,7 @@ from partitioner import PartitionerError, Plan, partition
 from partitioner.emit import Layers, Placement, emit
 from partitioner.runtime.segment import CheckpointedSegment
 from partitioner.verify.seeding import Seeding
+from tests.distributed.tied_models import Woven
 from tests.distributed.zoo_runs import (
     MICRO_BATCHES,
     MODELS,
@@ -116,9 +117,7 @@ def _train(run: Run) -> Outcome:
 def _plan(run: Run) -> Plan:
     entry = MODELS[run.task.name]
     model = built(entry)
-    if dist.get_rank() % run.task.replicas:  # the first replica's weights count
-        for parameter in model.parameters():
-            parameter.data += 1
+    disturb(model, run.task.replicas)
     plan = partition(
         model,
         run.stages,
@@ -138,6 +137,15 @@ def _plan(run: Run) -> Plan:
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
     seeding = Seeding(plan.graph) if run.seeded else None
     return _TestedPlan(**fields, seeding=seeding, recomputed=run.recomputed)
+
+
+def disturb(model: nn.Module, replicas: int) -> None:
+    """Change what the first replica, or the first stage that has it, decides."""
+    if dist.get_rank() % replicas:
+        for value in (*model.parameters(), *model.buffers()):
+            value.data += 1
+    elif dist.get_rank() and isinstance(model, Woven):
+        model.places += 1  # read by the first stage as well
 
 
 def _config(run: Run) -> dict[str, Any]:
