@@ -1,4 +1,4 @@
-"""Small models with everything that may cross a stage boundary."""
+"""Small models in hand-made segments: ties, recomputation, labels used late."""
 
 from __future__ import annotations
 
@@ -12,126 +12,21 @@ from partitioner.runtime.batch import BatchAdapter
 from partitioner.runtime.inputs import InputLeaf
 from partitioner.runtime.segment import SegmentBody
 from partitioner.runtime.ties import ParameterTie
+from tests.distributed.case_parts import (
+    MICRO_BATCHES,
+    ROWS,
+    VOCABULARY,
+    WIDTH,
+    Parts,
+    micro_batches,
+    supervised,
+    tokens,
+    vectors,
+)
 from tests.distributed.training import Case, Part
-from tests.distributed.wire_cases import every_kind
+from tests.distributed.wire_cases import every_kind, mixed
 
 __all__ = ["CASES"]
-
-ROWS, WIDTH, VOCABULARY = 3, 8, 11
-MICRO_BATCHES, STEPS = 4, 3
-
-
-def micro_batches(make: Any, replica: int) -> list[list[Any]]:
-    generator = torch.Generator().manual_seed(100 + replica)
-    return [[make(generator) for _ in range(MICRO_BATCHES)] for _ in range(STEPS)]
-
-
-def vectors(replica: int) -> list[list[Any]]:
-    def make(generator: torch.Generator) -> Any:
-        return tuple(torch.randn(ROWS, WIDTH, generator=generator) for _ in range(2))
-
-    return micro_batches(make, replica)
-
-
-def tokens(replica: int) -> list[list[Any]]:
-    def make(generator: torch.Generator) -> Any:
-        return tuple(
-            torch.randint(0, VOCABULARY, (ROWS, 5), generator=generator)
-            for _ in range(2)
-        )
-
-    return micro_batches(make, replica)
-
-
-class Parts(nn.Module):
-    """Calls its parts one after the other, as the pipeline's segments do."""
-
-    def __init__(self, **parts: nn.Module) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-    def forward(self, *values: Any) -> Any:
-        for part in self.children():
-            result = part(*values)
-            values = result if isinstance(result, tuple) else (result,)
-        return values[0] if len(values) == 1 else values
-
-
-def supervised(loss: Any) -> Any:
-    def forward(model: nn.Module, batch: Any) -> Tensor:
-        inputs, target = batch
-        result: Tensor = loss(model(inputs), target)
-        return result
-
-    return forward
-
-
-# ------------------------------------------------------- a boundary of all kinds
-
-
-class Front(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter = nn.Linear(WIDTH, WIDTH)
-        self.side = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> tuple[Any, ...]:
-        hidden = self.enter(x)
-        wide = self.side(hidden).double()
-        use_wide = x[0, 0] > 0  # differs by micro-batch
-        return (
-            x > 0,
-            wide,
-            hidden.argmax(-1),
-            hidden,
-            torch.linspace(0, 1, WIDTH, dtype=torch.float64),
-            x.shape[-1],
-            use_wide,
-            torch.view_as_complex(hidden.reshape(ROWS, -1, 2)),
-            hidden.to(torch.bfloat16).t(),
-        )
-
-
-class Middle(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, *values: Any) -> tuple[Any, ...]:
-        mask, wide, best, hidden, line, size, use_wide, turning, narrow = values
-        hidden = self.linear(hidden * mask) + F.one_hot(best, WIDTH)
-        return mask, wide, hidden, line, size, use_wide, turning, narrow
-
-
-class Back(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.leave = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, *values: Any) -> Tensor:
-        mask, wide, hidden, line, size, use_wide, turning, narrow = values
-        if use_wide:  # else neither wide nor turning gets a gradient
-            hidden = hidden + (wide * line).float() / size
-            hidden = hidden + turning.abs().sum(-1, keepdim=True)
-        result: Tensor = self.leave(hidden * ~mask + narrow.t().float())
-        return result
-
-
-def mixed(bounds: tuple[int, ...], *, checkpointed: bool = False) -> Case:
-    sizes = [("front", 1, 9), ("middle", 9, 8), ("back", 8, 1)]
-    return Case(
-        build=lambda: Parts(front=Front(), middle=Middle(), back=Back()),
-        parts=[
-            Part(path=path, inputs=i, outputs=o, checkpointed=checkpointed)
-            for path, i, o in sizes
-        ],
-        bounds=bounds,
-        batches=vectors,
-        forward=supervised(F.mse_loss),
-        loss_fn=F.mse_loss,
-    )
-
 
 # ------------------------------------------------------------- ties and clipping
 

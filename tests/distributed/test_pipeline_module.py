@@ -7,7 +7,8 @@ from functools import cache
 import pytest
 import torch
 
-from tests.distributed.cases import CASES, MICRO_BATCHES, STEPS
+from tests.distributed.case_parts import MICRO_BATCHES, STEPS
+from tests.distributed.cases import CASES
 from tests.distributed.launch import launch
 from tests.distributed.training import Outcome, run_pipeline, run_single
 
@@ -57,7 +58,7 @@ def train_all(names: list[str]) -> dict[str, Outcome]:
 @cache
 def trained(world: int) -> list[dict[str, Outcome]]:
     """Train all cases of a world size, once, in one process group."""
-    return launch(world, train_all, BY_WORLD[world])
+    return launch(world, train_all, BY_WORLD[world], timeout_s=240)
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-6) -> None:

@@ -1,20 +1,19 @@
-"""One of each kind of value across every boundary of two, three and four stages."""
+"""Values of every kind, across each boundary of one to four stages."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.distributed.case_parts import ROWS, WIDTH, Parts, supervised, vectors
 from tests.distributed.training import Case, Part
 
-__all__ = ["every_kind"]
+__all__ = ["every_kind", "mixed"]
 
-ROWS, WIDTH = 3, 8
 MANY = 60
 """Tensors of three dimensions; DeepSpeed's own messages describe 50 at most."""
 NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
@@ -114,7 +113,7 @@ def every_kind(stages: int, *, checkpointed: bool = False) -> Case:
     part = functools.partial(Part, checkpointed=checkpointed)
 
     def build() -> nn.Module:
-        return Chain(
+        return Parts(
             sends=Sends(), **{name: Relays() for name in relays}, receives=Receives()
         )
 
@@ -126,35 +125,74 @@ def every_kind(stages: int, *, checkpointed: bool = False) -> Case:
             part(path="receives", inputs=values),
         ],
         bounds=tuple(range(stages + 1)),
-        batches=_vectors,
-        forward=_supervised,
+        batches=vectors,
+        forward=supervised(F.mse_loss),
         loss_fn=F.mse_loss,
         learning_rate=0.5,
     )
 
 
-class Chain(nn.Module):
-    """Calls its parts one after the other."""
+# Fewer kinds, in segments that need not be stages.
 
-    def __init__(self, **parts: nn.Module) -> None:
+
+class Front(nn.Module):
+    def __init__(self) -> None:
         super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
+        self.enter = nn.Linear(WIDTH, WIDTH)
+        self.side = nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, x: Tensor) -> Any:
-        values: Any = (x,)
-        for part in self.children():
-            found = part(*values)
-            values = found if isinstance(found, tuple) else (found,)
-        return values[0]
+    def forward(self, x: Tensor) -> tuple[Any, ...]:
+        hidden = self.enter(x)
+        wide = self.side(hidden).double()
+        use_wide = x[0, 0] > 0  # differs by micro-batch
+        return (
+            x > 0,
+            wide,
+            hidden.argmax(-1),
+            hidden,
+            torch.linspace(0, 1, WIDTH, dtype=torch.float64),
+            x.shape[-1],
+            use_wide,
+            torch.view_as_complex(hidden.reshape(ROWS, -1, 2)),
+            hidden.to(torch.bfloat16).t(),
+        )
 
 
-def _supervised(model: nn.Module, batch: Any) -> Tensor:
-    inputs, target = batch
-    return F.mse_loss(model(inputs), target)
+class Middle(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, *values: Any) -> tuple[Any, ...]:
+        mask, wide, best, hidden, line, size, use_wide, turning, narrow = values
+        hidden = self.linear(hidden * mask) + F.one_hot(best, WIDTH)
+        return mask, wide, hidden, line, size, use_wide, turning, narrow
 
 
-def _vectors(replica: int) -> list[list[Any]]:
-    generator = torch.Generator().manual_seed(200 + replica)
-    make: Callable[[], Tensor] = lambda: torch.randn(ROWS, WIDTH, generator=generator)  # noqa: E731
-    return [[(make(), make()) for _ in range(4)] for _ in range(3)]
+class Back(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.leave = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, *values: Any) -> Tensor:
+        mask, wide, hidden, line, size, use_wide, turning, narrow = values
+        if use_wide:  # else neither wide nor turning gets a gradient
+            hidden = hidden + (wide * line).float() / size
+            hidden = hidden + turning.abs().sum(-1, keepdim=True)
+        result: Tensor = self.leave(hidden * ~mask + narrow.t().float())
+        return result
+
+
+def mixed(bounds: tuple[int, ...], *, checkpointed: bool = False) -> Case:
+    sizes = [("front", 1, 9), ("middle", 9, 8), ("back", 8, 1)]
+    return Case(
+        build=lambda: Parts(front=Front(), middle=Middle(), back=Back()),
+        parts=[
+            Part(path=path, inputs=i, outputs=o, checkpointed=checkpointed)
+            for path, i, o in sizes
+        ],
+        bounds=bounds,
+        batches=vectors,
+        forward=supervised(F.mse_loss),
+        loss_fn=F.mse_loss,
+    )
