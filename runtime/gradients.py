@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["AnyGradients", "clip", "total_norm"]
 
 _LEAST_NORM = 1e-6
-"""As in ``torch.nn.utils.clip_grad_norm_``: added to the norm that is divided by."""
+"""Added to the norm that is divided by, as ``clip_grads_with_norm_`` does."""
 
 
 class AnyGradients(PipelineEngine):
@@ -36,7 +36,7 @@ class AnyGradients(PipelineEngine):
         average(ours, self.mpu.get_data_parallel_group())
 
 
-def clip(parameters: Sequence[nn.Parameter], *, limit: float, group: Any) -> float:
+def clip(parameters: Sequence[nn.Parameter], *, limit: float, group: Any) -> Tensor:
     """Scale gradients so that their norm over all stages is at most ``limit``.
 
     DeepSpeed's own function refuses scalar parameters, drops the imaginary part of
@@ -49,35 +49,35 @@ def clip(parameters: Sequence[nn.Parameter], *, limit: float, group: Any) -> flo
         group: The ranks of one replica, one for each stage; all must call.
 
     Returns:
-        The norm before.
+        The norm before, a scalar.
     """
     norm = total_norm(parameters, group)
-    share = limit / (norm + _LEAST_NORM)
-    for parameter in parameters if share < 1 else ():
-        if parameter.grad is not None:
-            parameter.grad.mul_(share)
+    dense = [p for p in parameters if p.grad is not None and not p.grad.is_sparse]
+    torch.nn.utils.clip_grads_with_norm_(dense, limit, norm)
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            share = (limit / (norm + _LEAST_NORM)).clamp(max=1.0)
+            parameter.grad.mul_(share.to(parameter.grad))
     return norm
 
 
-def total_norm(parameters: Sequence[nn.Parameter], group: Any) -> float:
+def total_norm(parameters: Sequence[nn.Parameter], group: Any) -> Tensor:
     """Return the 2-norm of the gradients over all stages, a tied one counted once.
 
     Args:
         parameters: As for :func:`clip`.
         group: As for :func:`clip`.
     """
-    squares = [
-        torch.linalg.vector_norm(_elements(parameter.grad)).double().square()
+    gradients = [
+        _elements(parameter.grad)
         for parameter in parameters
         if parameter.grad is not None
         and not getattr(parameter, "ds_pipe_replicated", False)
     ]
-    device = get_accelerator().current_device_name()
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    for square in squares:
-        total += square.to(device)
-    comm.all_reduce(total, group=group)
-    return total.sqrt().item()
+    norm = torch.nn.utils.get_total_norm(gradients)
+    squares = norm.to(get_accelerator().current_device_name()).float().square()
+    comm.all_reduce(squares, group=group)
+    return squares.sqrt()
 
 
 def _elements(gradient: Tensor) -> Tensor:
