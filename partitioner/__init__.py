@@ -32,16 +32,19 @@ from partitioner.version import __version__
 
 if TYPE_CHECKING:
     from partitioner.api import inspect_model, measure_model, partition
+    from partitioner.cluster import Cluster
     from partitioner.cost.given import Cost
     from partitioner.cost.measurements import Measurements
     from partitioner.cost.profiles import DeviceProfile
     from partitioner.plan import Plan
     from partitioner.runtime.weights import InitialWeights
+    from partitioner.solve.replicas import Link
     from partitioner.verify import Verification
 
 __all__ = [
     "CaptureError",
     "CheckpointError",
+    "Cluster",
     "ConflictError",
     "Cost",
     "CostError",
@@ -52,6 +55,7 @@ __all__ = [
     "ForwardError",
     "InfeasibleError",
     "InitialWeights",
+    "Link",
     "Measurements",
     "MemoryLimitError",
     "OptionError",
@@ -70,9 +74,11 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Cluster": "partitioner.cluster",
     "Cost": "partitioner.cost.given",
     "DeviceProfile": "partitioner.cost.profiles",
     "InitialWeights": "partitioner.runtime.weights",
+    "Link": "partitioner.solve.replicas",
     "Measurements": "partitioner.cost.measurements",
     "Plan": "partitioner.plan",
     "Verification": "partitioner.verify",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from partitioner.capture.patterns import Pattern
+    from partitioner.cluster import Cluster
     from partitioner.solve.problem import Checkpointing
 
 __all__ = ["inspect_model", "measure_model", "partition"]
@@ -60,6 +61,7 @@ def partition(
     equal_stages: Sequence[Pattern] = (),
     objective: str = "step",
     devices: Sequence[Mapping[str, Any]] = (),
+    cluster: Cluster | Mapping[str, Any] | None = None,
     measurements: Measurements | str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Cut a model into balanced pipeline stages.
@@ -101,6 +103,9 @@ def partition(
             stage.
         devices: Where stages run on unequal devices, one mapping for each: ``speed``
             relative to ``device``, and ``memory_limit``.
+        cluster: Where stages stand on several nodes, a ``Cluster`` or its fields:
+            ``{"devices_per_node": 8, "between_nodes": "ib-400"}``. What crosses from
+            node to node then takes that link's time.
         measurements: What ``partitioner measure`` timed on the device, or its file.
 
     Returns:
@@ -124,6 +129,7 @@ def partition(
         time_limit_s=time_limit_s,
         objective=objective,
         devices=devices,
+        cluster=cluster,
     )
     optimizer_states(options.optimizer)
     source = PriceSource.of(device, measurements)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,30 @@ _PLANNING = (
         help="Shortest step, or fastest slowest stage.",
     ),
     click.option(
+        "--devices-per-node",
+        type=POSITIVE,
+        metavar="N",
+        help="Stages stand on nodes of so many devices; needs --between-nodes.",
+    ),
+    click.option(
+        "--between-nodes",
+        metavar="LINK",
+        help="What a device has between nodes: ib-400, ethernet-100, …, or Gbit/s.",
+    ),
+    click.option(
+        "--within-node",
+        metavar="LINK",
+        show_default="the device's",
+        help="What it has inside its node: nvlink4, pcie4, …",
+    ),
+    click.option(
+        "--replicas",
+        type=POSITIVE,
+        metavar="R",
+        show_default="1",
+        help="Pipelines side by side, which spread the stages over more nodes.",
+    ),
+    click.option(
         "--leaf",
         multiple=True,
         metavar="PATTERN",
@@ -178,9 +203,27 @@ _PLANNING = (
 
 def planning(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of ``partition()``."""
+
+    @wraps(command)
+    def gathered(*arguments: Any, **options: Any) -> None:
+        cluster = _cluster({name: options.pop(name) for name in _CLUSTER})
+        command(*arguments, cluster=cluster, **options)
+
     for option in reversed(_PLANNING):
-        command = option(command)
-    return command
+        gathered = option(gathered)
+    return gathered
+
+
+_CLUSTER = ("devices_per_node", "between_nodes", "within_node", "replicas")
+
+
+def _cluster(options: dict[str, Any]) -> dict[str, Any] | None:
+    """Return ``cluster=`` of ``partition()`` from the options that were given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if given and not given.keys() >= {"devices_per_node", "between_nodes"}:
+        message = "a cluster needs --devices-per-node and --between-nodes"
+        raise click.UsageError(message)
+    return given or None
 
 
 def file_option(*names: str, text: str) -> Callable[..., Any]:

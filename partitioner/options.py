@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from partitioner.cluster import Cluster, parse_cluster
 from partitioner.errors import OptionError
 from partitioner.solve.problem import Device, Objective, Schedule
 
@@ -42,6 +43,7 @@ class Options:
     time_limit_s: float
     objective: Objective = "step"
     devices: tuple[Device, ...] = ()
+    cluster: Cluster | None = None
 
     @classmethod
     def checked(
@@ -58,6 +60,7 @@ class Options:
         time_limit_s: Any,
         objective: Any = "step",
         devices: Any = (),
+        cluster: Any = None,
     ) -> Options:
         """Check every argument.
 
@@ -73,6 +76,7 @@ class Options:
             time_limit_s: Seconds for the solver.
             objective: ``"step"`` or ``"bottleneck"``.
             devices: One mapping per pipeline rank, see `parse_devices`.
+            cluster: Which nodes they stand on, see `parse_cluster`; None: one.
 
         Raises:
             OptionError: An argument is out of range.
@@ -104,6 +108,7 @@ class Options:
             time_limit_s=float(time_limit_s),
             objective=objective,
             devices=parse_devices(devices, stages),
+            cluster=parse_cluster(cluster),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -234,6 +234,7 @@ def _options(stored: Mapping[str, Any]) -> Options:
         time_limit_s=float(stored["time_limit_s"]),
         objective=stored["objective"],
         devices=stored["devices"],
+        cluster=stored.get("cluster"),
     )
 
 

@@ -182,6 +182,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "simulation": plan.simulation.to_dict(),
         "bottleneck_stage": plan.score.bottleneck,
         "stages": [_stage(plan, stage) for stage in plan.stages],
+        "cluster": _cluster(plan),
         "boundaries": _boundaries(plan),
         "ties": [
             {"parameter": tie.name, "stages": list(tie.stages)}
@@ -292,11 +293,23 @@ def _stage(plan: Plan, stage: StagePlan) -> dict[str, Any]:
     }
 
 
+def _cluster(plan: Plan) -> dict[str, Any] | None:
+    """Say where the stages stand; None: on one node, as far as is known."""
+    cluster, problem = plan.options.cluster, plan.problem
+    if cluster is None:
+        return None
+    return {
+        "nodes": cluster.nodes(problem.ranks),
+        "far_boundaries": [s for s, far in enumerate(problem.far) if far],
+    }
+
+
 def _boundaries(plan: Plan) -> list[dict[str, Any]]:
     differentiable = differentiable_values(plan.graph)
     return [
         {
             "after_stage": stage,
+            "between_nodes": plan.problem.is_far(stage + 1),
             "values": [
                 _value(node, differentiable=node in differentiable)
                 for node in values

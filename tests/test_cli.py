@@ -126,6 +126,31 @@ def test_every_option_reaches_the_plan(target: str) -> None:
     assert document["provenance"]["dtype"] == "bfloat16"
 
 
+def test_a_cluster_reaches_the_plan(target: str) -> None:
+    flags = ["--devices-per-node", "1", "--between-nodes", "100Gbit"]
+    more = ["--within-node", "pcie4", "--replicas", "2"]
+    result = run("inspect", target, "--device", "cpu", *flags, *more, "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["options"]["cluster"] == {
+        "devices_per_node": 1,
+        "between_nodes": {"bytes_per_s": 12.5e9, "latency_s": 3e-5},
+        "within_node": {"bytes_per_s": 32e9, "latency_s": 1e-5},
+        "replicas": 2,
+    }
+    assert document["cluster"] == {"nodes": 4, "far_boundaries": [0]}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--devices-per-node", "8"], ["--between-nodes", "ib-400"], ["--replicas", "2"]],
+)
+def test_half_a_cluster_is_a_usage_error(target: str, flags: list[str]) -> None:
+    result = run("inspect", target, "--device", "cpu", *flags)
+    assert result.exit_code == 2
+    assert "--between-nodes" in result.stderr
+
+
 def test_output_can_be_loaded_for_the_model(target: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     result = run("inspect", target, "--device", "cpu", "--json", "-o", str(path))

@@ -41,9 +41,11 @@ ERRORS = {
     "WeightsError",
 }
 NAMES = ERRORS | {
+    "Cluster",
     "Cost",
     "DeviceProfile",
     "InitialWeights",
+    "Link",
     "Measurements",
     "Plan",
     "Verification",
@@ -52,7 +54,13 @@ NAMES = ERRORS | {
     "measure_model",
     "partition",
 }
-PLANNING_OPTIONS = {
+CLUSTER_OPTIONS = {
+    "--devices-per-node",
+    "--between-nodes",
+    "--within-node",
+    "--replicas",
+}
+PLANNING_OPTIONS = CLUSTER_OPTIONS | {
     "--stages",
     "--micro-batches",
     "--device",
@@ -131,6 +139,7 @@ def test_parameters_of_partition() -> None:
         "equal_stages",
         "objective",
         "devices",
+        "cluster",
         "measurements",
     ]
     kinds = {p.kind for name, p in list(parameters.items())[2:]}
@@ -153,7 +162,9 @@ def test_options_default_to_what_the_function_does() -> None:
         command = main.commands[name]
         given = command.make_context(name, ["model.py", "--stages", "2"]).params
         shared = (given.keys() & parameters.keys()) - {"stages"}
-        assert len(shared) == len(PLANNING_OPTIONS) - len({"--stages", "--json"})
+        assert len(shared) == len(PLANNING_OPTIONS) - len(
+            {"--stages", "--json"} | CLUSTER_OPTIONS
+        )
         for option in shared:
             assert given[option] == parameters[option].default, option
 

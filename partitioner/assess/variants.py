@@ -68,7 +68,13 @@ class Solver:
     def with_free_messages(self) -> Variant:
         """Solve for links that take no time."""
         values = tuple(
-            replace(value, hop_s=0.0, gradient_hop_s=0.0)
+            replace(
+                value,
+                hop_s=0.0,
+                gradient_hop_s=0.0,
+                far_hop_s=None,
+                far_gradient_hop_s=None,
+            )
             for value in self.case.problem.values
         )
         problem = replace(self.case.problem, values=values)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from partitioner.cost.blocks import unit_blocks
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from partitioner.cluster import Cluster
+    from partitioner.cost.profiles import DeviceProfile
     from partitioner.costed import CostedGraph
     from partitioner.options import Options
+    from partitioner.solve import Link
     from partitioner.solve.problem import Checkpointing, Device, Objective, Schedule
 
 __all__ = ["problem", "problem_for"]
@@ -45,6 +50,7 @@ def problem(
     objective: Objective = "step",
     schedule: Schedule = "1f1b",
     devices: tuple[Device, ...] = (),
+    cluster: Cluster | None = None,
 ) -> tuple[Problem, Units]:
     """State where the units of a priced graph may go and what each choice costs.
 
@@ -59,6 +65,7 @@ def problem(
         objective: What to minimise: "step" or "bottleneck".
         schedule: "1f1b" or "dualpipev".
         devices: What each rank runs on; empty: all alike.
+        cluster: Which nodes the ranks stand on; None: all on one.
 
     Returns:
         The problem, and the nodes behind its unit numbers.
@@ -68,7 +75,9 @@ def problem(
         TooManyStagesError: Something must be on the first and on the last stage.
     """
     found = units(costed)
+    ranks = [*range(stages)]
     if schedule == "dualpipev":
+        ranks += reversed(ranks)
         stages *= 2
     owners = _owners(costed, found)
     blocks, names = unit_blocks(costed.graph, found)
@@ -77,7 +86,7 @@ def problem(
         units=tuple(
             _units(costed, found, owners, blocks, stages=stages, engine=engine)
         ),
-        values=(*_values(costed, found), *_openings(costed, found)),
+        values=(*_values(costed, found, cluster), *_openings(costed, found)),
         stages=stages,
         micro_batches=micro_batches,
         in_flight=in_flight(stages, micro_batches, schedule),
@@ -100,6 +109,7 @@ def problem(
         objective=objective,
         schedule=schedule,
         devices=devices,
+        far=_far(cluster, ranks),
         constraints=tuple(constraints(costed.graph, found)),
     ), found
 
@@ -128,6 +138,7 @@ def problem_for(costed: CostedGraph, options: Options) -> tuple[Problem, Units]:
         objective=options.objective,
         schedule=options.schedule,
         devices=options.devices,
+        cluster=options.cluster,
     )
 
 
@@ -197,7 +208,29 @@ def _pin(nodes: Sequence[fx.Node], stages: int) -> int | None:
     return _FIRST if first else _LAST if last else None
 
 
-def _values(costed: CostedGraph, found: Units) -> Iterable[Value]:
+def _far(cluster: Cluster | None, ranks: Sequence[int]) -> tuple[bool, ...]:
+    """Return which boundaries between the ranks of the stages lie between nodes."""
+    if cluster is None:
+        return ()
+    far = tuple(cluster.apart(first, second) for first, second in pairwise(ranks))
+    return far if any(far) else ()
+
+
+def _over(profile: DeviceProfile, link: Link | None) -> DeviceProfile:
+    """Return a profile with another link; None: its own."""
+    if link is None:
+        return profile
+    bandwidth, latency_s = link.bytes_per_s, link.latency_s
+    return replace(profile, link_bandwidth=bandwidth, link_latency_s=latency_s)
+
+
+def _values(
+    costed: CostedGraph, found: Units, cluster: Cluster | None
+) -> Iterable[Value]:
+    near = far = costed.profile
+    if cluster:
+        near = _over(near, cluster.within_node)
+        far = _over(far, cluster.between_nodes)
     for node, producer in found.unit_of.items():
         consumers = {
             found.unit_of[user]
@@ -208,13 +241,16 @@ def _values(costed: CostedGraph, found: Units) -> Iterable[Value]:
             parts = info(node).outputs
             gradients = [part.nbytes for part in parts if part.requires_grad]
             nbytes = sum(part.nbytes for part in parts)
-            both_s = hop_s(costed.profile, nbytes, gradients)
+            both_s = hop_s(near, nbytes, gradients)
+            far_s = hop_s(far, nbytes, gradients)
             yield Value(
                 producer=producer,
                 consumers=tuple(sorted(consumers)),
                 hop_s=both_s,
                 wire_bytes=nbytes,
-                gradient_hop_s=both_s - message_s(costed.profile, nbytes),
+                gradient_hop_s=both_s - message_s(near, nbytes),
+                far_hop_s=far_s if cluster else None,
+                far_gradient_hop_s=far_s - message_s(far, nbytes) if cluster else None,
             )
 
 

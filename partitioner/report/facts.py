@@ -60,6 +60,8 @@ def _facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
     yield "bottleneck", [_bottleneck(stages[plan["bottleneck_stage"]])]
     yield "bubble", [_bubble(plan)]
     yield "memory", [_memory(max(stages, key=_fullness))]
+    if plan["cluster"]:
+        yield "cluster", [_cluster(plan["cluster"], plan["options"]["cluster"])]
     yield "gap", [_gap(plan)]
     yield "prices", [str(plan["provenance"]["prices"])]
     yield "solver", [_solver(plan["provenance"])]
@@ -128,6 +130,24 @@ def _memory(stage: Mapping[str, Any]) -> str:
     ]
     total = format_bytes(stage["memory_bytes"])
     return f"stage {stage['index']}, the fullest: {total} = {' + '.join(shown)}"
+
+
+def _cluster(found: Mapping[str, Any], cluster: Mapping[str, Any]) -> str:
+    """Say which boundaries lie between nodes, and what crosses there."""
+    count = f"{cluster['devices_per_node']} devices each"
+    if cluster["replicas"] > 1:
+        count += f", {cluster['replicas']} replicas"
+    if not found["far_boundaries"]:
+        return f"no boundary lies between nodes ({count})"
+    after = ", ".join(str(stage) for stage in found["far_boundaries"])
+    plural = "s" if len(found["far_boundaries"]) > 1 else ""
+    link = cluster["between_nodes"]
+    speed = f"{format_bytes(link['bytes_per_s'])}/s"
+    delay = format_seconds(link["latency_s"])
+    return (
+        f"{found['nodes']} nodes ({count}), {speed} and {delay} between them, "
+        f"crossed after stage{plural} {after}"
+    )
 
 
 def _gap(plan: Mapping[str, Any]) -> str:

@@ -40,8 +40,10 @@ def price_assignment(
         first = stage_of[value.producer]
         last = max((stage_of[reader] for reader in value.consumers), default=first)
         for boundary in range(first, last):
-            activation_s[boundary] += value.hop_s - value.gradient_hop_s
-            gradient_s[boundary] += value.gradient_hop_s
+            far = problem.is_far(boundary + 1)
+            back_s = value.gradient_s(far=far)
+            activation_s[boundary] += value.crossing_s(far=far) - back_s
+            gradient_s[boundary] += back_s
     found = score(problem, stage_of, recomputed)
     return PipelinePrice(
         chunks=tuple(

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from partitioner.solve.feasible import witness
-from partitioner.solve.intervals import Intervals, refined
+from partitioner.solve.intervals import Intervals
 from partitioner.solve.order_dp import least_weighted
 from partitioner.solve.orders import topological_orders
 from partitioner.solve.pair_dp import PairCosts, least_weighted_pairs
 from partitioner.solve.positions import choose_bounds
 from partitioner.solve.reads import block_reads
 from partitioner.solve.recompute import recompute_costs, recomputed_units, table_size
+from partitioner.solve.refine import refined
 from partitioner.solve.score import score
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import heapq
 import math
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,17 +39,20 @@ SLACK = 1e-9
 class Cuts:
     """Sets of groups that may lie before a cut; subsets come first, all groups last.
 
-    A stage from cut i to cut j takes ``ends_s[j] - starts_s[i]``; all stages of a plan
-    together take ``total_s`` and twice ``cut_s`` of every cut inside. All stages before
-    cut j take ``ends_s[j]`` at least, all behind cut i the last of ``ends_s`` less
-    ``starts_s[i]``.
+    A stage from cut i to cut j takes ``ends_s[b, j] - starts_s[a, i]``, a and b being
+    the rows of its boundaries; all stages of a plan together take ``total_s`` and twice
+    ``cut_s`` of every cut inside. All stages before cut j take ``ends_s[b, j]`` at
+    least, all behind cut i the last of ``ends_s`` less ``starts_s[a, i]``.
     """
 
     held: Flags
     """Shape (cuts, groups)."""
     starts_s: Floats
+    """Shape (rows, cuts), as the next two."""
     ends_s: Floats
     cut_s: Floats
+    row_of: tuple[int, ...]
+    """Row of the boundary before each stage, and of the end."""
     total_s: float
     earliest: Ints
     """First stage of each group."""
@@ -74,16 +78,13 @@ class Chains:
 
     Args:
         cuts: What to choose from.
-        stages: Stages of a chain.
         longest_s: Stage times above this are of no interest.
         deadline: Value of ``time.monotonic()`` after which listing is given up.
     """
 
-    def __init__(
-        self, cuts: Cuts, stages: int, longest_s: float, deadline: float
-    ) -> None:
+    def __init__(self, cuts: Cuts, longest_s: float, deadline: float) -> None:
         self.cuts = cuts
-        self.stages = stages
+        self.stages = len(cuts.row_of) - 1
         self.deadline = deadline
         longest_s *= 1 + SLACK
         self.usable = self._usable(longest_s)
@@ -91,22 +92,25 @@ class Chains:
         listed = self._pairs(longest_s)
         if listed is not None:
             self.before, self.after = listed
-            spent_s = cuts.ends_s[self.after] - cuts.starts_s[self.before]
-            self.spent_s = spent_s
+            self.spent_s = {
+                (a, b): cuts.ends_s[b, self.after] - cuts.starts_s[a, self.before]
+                for a, b in set(pairwise(cuts.row_of))
+            }
             bare = cuts.trained[self.after] == cuts.trained[self.before]
             self.extra_s = np.where(bare, cuts.untrained_s, 0.0)
-            self.steps = [self._step(s) for s in range(stages)]
-            self.complete = sum(map(len, self.steps)) <= MOST_PAIRS
+            self.steps = [self._step(s) for s in range(self.stages)]
+            tables = len(self.before) * (len(self.spent_s) - 1)
+            self.complete = sum(map(len, self.steps)) + tables <= MOST_PAIRS
 
     def _usable(self, longest_s: float) -> Flags:
         """Return which cuts may come after each number of stages, with room for all."""
         cuts, stages = self.cuts, self.stages
-        usable = np.zeros((stages + 1, len(cuts.cut_s)), dtype=np.bool_)
+        usable = np.zeros((stages + 1, len(cuts.held)), dtype=np.bool_)
         usable[0, 0] = usable[-1, -1] = True
-        first_s, last_s = cuts.starts_s[0], cuts.ends_s[-1]
-        for s in range(1, stages):
-            usable[s] = cuts.ends_s - first_s <= s * longest_s
-            usable[s] &= last_s - cuts.starts_s <= (stages - s) * longest_s
+        first_s, last_s = cuts.starts_s[0, 0], cuts.ends_s[0, -1]
+        for s, row in enumerate(cuts.row_of[1:-1], start=1):
+            usable[s] = cuts.ends_s[row] - first_s <= s * longest_s
+            usable[s] &= last_s - cuts.starts_s[row] <= (stages - s) * longest_s
             usable[s] &= cuts.held[:, cuts.latest < s].all(axis=1)
             usable[s] &= ~cuts.held[:, cuts.earliest >= s].any(axis=1)
         return usable
@@ -117,16 +121,17 @@ class Chains:
         any_use = self.usable.any(axis=0)
         chosen = np.flatnonzero(any_use)
         packed = _packed(cuts.held)
-        high_s = np.maximum.accumulate(cuts.starts_s[chosen])
+        starts_s, ends_s = cuts.starts_s.max(axis=0), cuts.ends_s.min(axis=0)
+        high_s = np.maximum.accumulate(starts_s[chosen])
         found: list[tuple[Ints, Ints]] = []
         count = 0
         for start in range(0, len(chosen), ROWS):
             if time.monotonic() > self.deadline or count > MOST_PAIRS:
                 return None
             later = chosen[start : start + ROWS]
-            least_s = cuts.ends_s[later].min() - longest_s
+            least_s = ends_s[later].min() - longest_s
             earlier = chosen[int(np.searchsorted(high_s, least_s)) : start + ROWS]
-            spent_s = cuts.ends_s[later][:, None] - cuts.starts_s[earlier][None, :]
+            spent_s = ends_s[later][:, None] - starts_s[earlier][None, :]
             fits = spent_s <= longest_s
             if math.isinf(cuts.untrained_s):
                 fits &= cuts.trained[later][:, None] > cuts.trained[earlier][None, :]
@@ -144,8 +149,6 @@ class Chains:
         here = self.usable[stage][self.before] & self.usable[stage + 1][self.after]
         return np.flatnonzero(here)
 
-    # ------------------------------------------------------------ search
-
     def best(
         self, weights: tuple[float, float], *, cutoff: float, close: float
     ) -> Found:
@@ -161,19 +164,18 @@ class Chains:
             cutoff: Chains of this value or more are of no interest.
             close: Relative distance to the best at which the search may stop.
         """
-        levels = np.unique(self.spent_s)
+        levels = np.unique(np.concatenate(list(self.spent_s.values())))
         levels = np.concatenate([[0.0], levels]) if len(levels) else np.zeros(1)
-        search = _Halving(self, weights, cutoff, levels)
-        return search.run(close)
+        return _Halving(self, weights, cutoff, levels).run(close)
 
     def least_cut_s(self, longest_s: float) -> tuple[float, tuple[int, ...] | None]:
         """Return the least sum of cuts with no stage above a limit, and the chain."""
-        best_s = np.full(len(self.cuts.cut_s), math.inf)
+        best_s = np.full(len(self.cuts.held), math.inf)
         best_s[0] = 0.0
-        fits = self.spent_s <= longest_s
+        fits = {rows: spent_s <= longest_s for rows, spent_s in self.spent_s.items()}
         came: list[tuple[Ints, Floats]] = []
-        for step in self.steps:
-            pairs = step[fits[step]]
+        for step, rows in zip(self.steps, pairwise(self.cuts.row_of), strict=True):
+            pairs = step[fits[rows][step]]
             if not len(pairs):
                 return math.inf, None
             after = self.after[pairs]
@@ -182,14 +184,14 @@ class Chains:
             least_s = np.minimum.reduceat(reached_s, firsts)
             best_s = np.full(len(best_s), math.inf)
             ends = after[firsts]
-            best_s[ends] = least_s + self.cuts.cut_s[ends]
+            best_s[ends] = least_s + self.cuts.cut_s[rows[1], ends]
             came.append((pairs, reached_s))
         if not math.isfinite(best_s[-1]):
             return math.inf, None
         return float(best_s[-1]), self._trace(came)
 
     def _trace(self, came: Sequence[tuple[Ints, Floats]]) -> tuple[int, ...]:
-        chain = [len(self.cuts.cut_s) - 1]
+        chain = [len(self.cuts.held) - 1]
         for pairs, reached_s in reversed(came):
             after = self.after[pairs]
             low, high = np.searchsorted(after, [chain[-1], chain[-1] + 1])
@@ -250,8 +252,9 @@ class _Halving:
         cut_s, chain = self.chains.least_cut_s(float(self.levels[level]))
         if chain is not None:
             cuts = self.chains.cuts
-            before, after = list(chain[:-1]), list(chain[1:])
-            longest_s = float((cuts.ends_s[after] - cuts.starts_s[before]).max())
+            starts_s = cuts.starts_s[cuts.row_of[:-1], chain[:-1]]
+            ends_s = cuts.ends_s[cuts.row_of[1:], chain[1:]]
+            longest_s = float((ends_s - starts_s).max())
             value = self._value(longest_s, cut_s)
             if value < self.least:
                 self.least, self.chain = value, chain

@@ -106,6 +106,12 @@ def _faults(
         problem.transfer == "ends" and problem.checkpointing != "none",
         'transfer="ends" goes with checkpointing="none" alone',
     )
+    yield (
+        problem.transfer == "ends" and any(problem.far),
+        'transfer="ends" has no boundaries that values cross: far must be empty',
+    )
+    far = len(problem.far)
+    yield far not in (0, stages - 1), f"far has {far} entries, not {stages - 1}"
     micro_batches = problem.micro_batches
     yield micro_batches < 1, f"micro_batches={micro_batches} is below 1"
     yield not 0 <= gap < 1, f"gap={gap} is not in [0, 1)"

@@ -60,7 +60,7 @@ def solve_by_cores(
     longest_s = longest_below(groups, target_s)
 
     def best_of(cuts: Cuts) -> Found | None:
-        chains = Chains(cuts, problem.stages, longest_s, deadline)
+        chains = Chains(cuts, longest_s, deadline)
         close = gap * CLOSE_SHARE
         if not chains.complete:
             return None
@@ -107,12 +107,15 @@ def _sides(grouped: Cored, held: Flags) -> tuple[Cuts, Cuts]:
     total_s = float(coarse.work_s.sum()) / speed
     sure_s, open_s = grouped.spent_s(held, total_s / coarse.problem.stages)
     cores = list(grouped.core_of)
+    boundaries = range(coarse.problem.stages + 1)
+    row_of = tuple(int(coarse.problem.is_far(boundary)) for boundary in boundaries)
     trained = held.astype(np.int64) @ np.array(coarse.trainable, dtype=np.int64)
     plain = Cuts(
         held=held,
         starts_s=work_s - cut_s,
         ends_s=work_s + cut_s,
         cut_s=cut_s,
+        row_of=row_of,
         total_s=total_s,
         earliest=coarse.earliest,
         latest=coarse.latest,
@@ -125,6 +128,7 @@ def _sides(grouped: Cored, held: Flags) -> tuple[Cuts, Cuts]:
         starts_s=sure_s + open_s - least_cut_s,
         ends_s=sure_s + least_cut_s,
         cut_s=least_cut_s,
+        row_of=row_of,
         total_s=total_s,
         earliest=fine.earliest[cores],
         latest=fine.latest[cores],

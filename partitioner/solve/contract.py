@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import networkx as nx
+
 from partitioner.solve.feasible import pin_windows
 from partitioner.solve.groups import build_groups
 
@@ -188,7 +190,7 @@ class Joiner:
         self, group: int, neighbour: int, *, added: set[int], taken: set[int]
     ) -> bool:
         values = self.groups.values
-        if sum(values[v].hop_s for v in added) > sum(values[v].hop_s for v in taken):
+        if self._spared_s(added, taken) < 0:
             return False
         if not self.groups.problem.limited:
             return True
@@ -198,6 +200,15 @@ class Joiner:
             return False
         mine = self.blocks[group]
         return mine == {-1} or (len(mine) == 1 and mine == self.blocks[neighbour])
+
+    def _spared_s(self, added: set[int], taken: set[int]) -> float:
+        """Return by how much a boundary gets cheaper, at the least."""
+        values = self.groups.values
+        return min(
+            sum(values[v].crossing_s(far=far) for v in taken)
+            - sum(values[v].crossing_s(far=far) for v in added)
+            for far in self.groups.problem.distances
+        )
 
     def _join(self, group: int, into: int) -> None:
         self.parent[group] = into
@@ -230,9 +241,10 @@ class Joiner:
 def contract_dear(groups: Groups, target_s: float) -> Groups:
     """Merge both ends of every value that no assignment below a target can cut.
 
-    A cut value costs ``hop_s`` on the stage before and on the stage after the cut.
-    So a cut makes the sum of stage times at least ``work + 2 hop`` and the longest at
-    least a share of it, and at least ``hop`` plus the work of the value's producer.
+    A cut value costs ``hop`` seconds, those of the cheaper kind of boundary, on the
+    stage before and on the stage after the cut. So a cut makes the sum of stage times
+    at least ``work + 2 hop`` and the longest at least a share of it, and ``hop``
+    plus the work of the value's producer.
 
     Args:
         groups: The groups to merge further.
@@ -244,16 +256,15 @@ def contract_dear(groups: Groups, target_s: float) -> Groups:
     problem = groups.problem
     if problem.ranks < problem.stages:  # one boundary lies inside a rank: it is free
         return groups
-    label = list(range(len(groups)))
+    joined = nx.utils.UnionFind(range(len(groups)))
     dear = False
     for value, least in zip(groups.values, _least_cuts(groups), strict=True):
         if least > target_s * (1 + 1e-9):
             dear = True
-            for reader in value.consumers:
-                _union(label, value.producer, reader)
+            joined.union(value.producer, *value.consumers)
     if not dear:
         return groups
-    return merged(groups, [_find(label, group) for group in range(len(groups))])
+    return merged(groups, [joined[group] for group in range(len(groups))])
 
 
 def merged(groups: Groups, label: Sequence[int]) -> Groups:
@@ -280,19 +291,8 @@ def _least_cuts(groups: Groups) -> Iterator[float]:
     total_s = sum(work_s)
     for value in groups.values:
         reader_s = min(work_s[reader] for reader in value.consumers)
-        end_s = max(work_s[value.producer], reader_s) + value.hop_s
-        sum_s = total_s + 2 * value.hop_s
+        hop_s = min(value.crossing_s(far=far) for far in problem.distances)
+        end_s = max(work_s[value.producer], reader_s) + hop_s
+        sum_s = total_s + 2 * hop_s
         longest_s = max(sum_s / problem.ranks, end_s)
         yield longest_weight * longest_s + sum_weight * sum_s
-
-
-def _find(label: list[int], group: int) -> int:
-    while label[group] != group:
-        label[group] = label[label[group]]
-        group = label[group]
-    return group
-
-
-def _union(label: list[int], first: int, second: int) -> None:
-    low, high = sorted((_find(label, first), _find(label, second)))
-    label[high] = low

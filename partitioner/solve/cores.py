@@ -83,10 +83,7 @@ class _CoreJoiner(Joiner):
         added: set[int],
         taken: set[int],
     ) -> bool:
-        values = self.groups.values
-        spared_s = sum(values[v].hop_s for v in taken)
-        spared_s -= sum(values[v].hop_s for v in added)
-        self.spared_s = spared_s
+        spared_s = self.spared_s = self._spared_s(added, taken)
         left_s = self.work_s[group] - max(0.0, spared_s)
         cheap = spared_s >= -DEARER_SHARE * max(0.0, self.allowance_s)
         return cheap and left_s <= self.allowance_s

@@ -26,7 +26,12 @@ class GroupValue:
     consumers: tuple[int, ...]
     """Groups that read it, without the producer; never empty."""
     hop_s: float
+    far_hop_s: float
     wire_bytes: int
+
+    def crossing_s(self, *, far: bool) -> float:
+        """Return the time to cross a boundary."""
+        return self.far_hop_s if far else self.hop_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,18 +186,26 @@ def _trainable_units(problem: Problem) -> list[bool]:
 
 
 def _group_values(problem: Problem, group_of: Sequence[int]) -> tuple[GroupValue, ...]:
-    merged: dict[tuple[int, tuple[int, ...]], tuple[float, int]] = {}
+    merged: dict[tuple[int, tuple[int, ...]], tuple[float, float, int]] = {}
     for value in problem.values:
         producer = group_of[value.producer]
         readers = {group_of[reader] for reader in value.consumers} - {producer}
         if not readers:
             continue
         key = (producer, tuple(sorted(readers)))
-        hop_s, wire_bytes = merged.get(key, (0.0, 0))
-        merged[key] = (hop_s + value.hop_s, wire_bytes + value.wire_bytes)
+        near_s, far_s, wire_bytes = merged.get(key, (0.0, 0.0, 0))
+        merged[key] = (
+            near_s + value.crossing_s(far=False),
+            far_s + value.crossing_s(far=True),
+            wire_bytes + value.wire_bytes,
+        )
     return tuple(
         GroupValue(
-            producer=producer, consumers=readers, hop_s=hop_s, wire_bytes=wire_bytes
+            producer=producer,
+            consumers=readers,
+            hop_s=near_s,
+            far_hop_s=far_s,
+            wire_bytes=wire_bytes,
         )
-        for (producer, readers), (hop_s, wire_bytes) in sorted(merged.items())
+        for (producer, readers), (near_s, far_s, wire_bytes) in sorted(merged.items())
     )

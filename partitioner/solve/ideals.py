@@ -133,11 +133,18 @@ def _flags(ideals: Sequence[int], count: int) -> Flags:
 
 
 def cut_seconds(groups: Groups, held: Flags) -> Floats:
-    """Return the time of the values that cross from each ideal to the rest."""
-    cut_s = np.zeros(len(held))
+    """Return the time of the values that cross from each ideal to the rest.
+
+    Returns:
+        A row for each of ``Problem.distances``, shape (distances, ideals).
+    """
+    distances = groups.problem.distances
+    cut_s = np.zeros((len(distances), len(held)))
     for value in groups.values:
         ends = held[:, [value.producer, *value.consumers]]
-        cut_s += value.hop_s * (ends.any(axis=1) & ~ends.all(axis=1))
+        crosses = ends.any(axis=1) & ~ends.all(axis=1)
+        for row, far in enumerate(distances):
+            cut_s[row] += value.crossing_s(far=far) * crosses
     return cut_s
 
 
@@ -159,7 +166,8 @@ class Ideals:
         # By work, so that the ends of a short stage are neighbours.
         ranked = np.lexsort((held.sum(axis=1), work_s))
         ranked = ranked[useful[ranked]]
-        self.held, self.work_s, self.cut_s = held[ranked], work_s[ranked], cut_s[ranked]
+        self.held, self.work_s = held[ranked], work_s[ranked]
+        self.cut_s = cut_s[:, ranked]
 
     def __len__(self) -> int:
         """Return how many ideals a stage may begin or end with."""
@@ -173,27 +181,31 @@ class Ideals:
         total_s = float(self.groups.work_s.sum())
         useful = np.zeros(len(work_s), dtype=np.bool_)
         cut_s = cut_s * min(speeds)  # the least of its share of a rank's time
-        for left in capacity[1:-1]:
+        for stage, left in enumerate(capacity[1:-1], start=1):
             room_s = np.array([left, capacity[-1] - left]) * self.longest_s
             room_s += SLACK * total_s
-            fits = work_s + cut_s <= room_s[0]
-            useful |= fits & (total_s - work_s + cut_s <= room_s[1])
+            here_s = cut_s[int(problem.is_far(stage))]
+            fits = work_s + here_s <= room_s[0]
+            useful |= fits & (total_s - work_s + here_s <= room_s[1])
         useful[[0, -1]] = True
         return useful
 
     def stage_costs(self) -> list[Floats]:
         """Return, for each stage, the seconds of each pair (before, up to)."""
         problem = self.groups.problem
-        communication_s = self._communication_s()
+        communication_s: dict[tuple[bool, bool], Floats] = {}
         work_s = self.work_s[None, :] - self.work_s[:, None]
         nested = self._nested()
-        by_kind: dict[tuple[int, float], Floats] = {}
+        by_kind: dict[object, Floats] = {}
         costs = []
         for stage in range(problem.stages):
             wrong = (self.groups.earliest > stage) | (self.groups.latest < stage)
-            key = (stage if wrong.any() else -1, problem.speed(stage))
+            far = problem.is_far(stage), problem.is_far(stage + 1)
+            key = (stage if wrong.any() else -1, problem.speed(stage), far)
+            if far not in communication_s:
+                communication_s[far] = self._communication_s(far)
             if key not in by_kind:
-                cost = work_s / problem.speed(stage) + communication_s
+                cost = work_s / problem.speed(stage) + communication_s[far]
                 allowed = nested & (cost <= self.longest_s)
                 if wrong.any():
                     allowed &= self._equal(wrong)
@@ -220,9 +232,11 @@ class Ideals:
             nested &= np.equal(self._counted(quota.counts), quota.each)
         return nested
 
-    def _communication_s(self) -> Floats:
+    def _communication_s(self, far: tuple[bool, bool]) -> Floats:
+        """Return the communication of each pair between near or far boundaries."""
         if self.groups.problem.transfer == "hops":
-            around: Floats = self.cut_s[:, None] + self.cut_s[None, :]
+            before_s, after_s = (self.cut_s[int(end)] for end in far)
+            around: Floats = before_s[:, None] + after_s[None, :]
             return around
         spent_s = np.full((len(self), len(self)), math.inf)
         same, none, whole, total_s = self._ends()

@@ -23,40 +23,7 @@ Floats: TypeAlias = "npt.NDArray[np.float64]"
 Pairs: TypeAlias = "npt.NDArray[np.bool_]"
 """Marks intervals of a table, shape (m + 1, m + 1)."""
 
-__all__ = ["Floats", "Intervals", "Pairs", "refined"]
-
-
-def refined(
-    table: Intervals, cuts: Sequence[int], most: int
-) -> tuple[Intervals, npt.NDArray[np.bool_]]:
-    """Return a table with finer positions around the cuts of a slicing.
-
-    Args:
-        table: The table that was sliced.
-        cuts: Its slicing; every cut may move up to the neighbouring positions.
-        most: Keep about this many positions.
-
-    Returns:
-        The table, and which of its intervals lie between neighbouring cuts.
-    """
-    order = list(table.order)
-    work_s = np.concatenate([[0.0], np.cumsum(table.groups.work_s[order])])
-    seconds, _, _ = crossing(table.groups, order)
-    each = max(3, most // max(1, len(cuts) - 2))
-    owner = {0: 0, len(order): len(cuts) - 1}
-    for number, cut in enumerate(cuts[1:-1], start=1):
-        low, high = table.bounds[cut - 1], table.bounds[cut + 1]
-        inside = np.arange(low + 1, high)
-        bucket = ((work_s[inside] - work_s[low]) * each).astype(np.float64)
-        bucket //= max(work_s[high] - work_s[low], 1e-30)
-        ranked = np.lexsort((inside, seconds[inside], bucket))
-        _, first = np.unique(bucket[ranked], return_index=True)
-        for position in [*inside[ranked[first]].tolist(), int(table.bounds[cut])]:
-            owner.setdefault(position, number)
-    bounds = np.array(sorted(owner))
-    owners = np.array([owner[position] for position in bounds.tolist()])
-    pairs = owners[None, :] == owners[:, None] + 1
-    return Intervals(table.groups, table.order, bounds, table.reads), pairs
+__all__ = ["Floats", "Intervals", "Pairs"]
 
 
 class Intervals:
@@ -78,12 +45,12 @@ class Intervals:
         self.bounds = bounds
         self.reads = reads
         seconds, size, place = crossing(groups, order)
-        self.cut_s = seconds[bounds]
+        self.cut_s = seconds[:, bounds]
         self.cut_bytes = size[bounds]
         self.place = place
         self.segment = np.searchsorted(bounds, place, side="right") - 1
         self.unit_segment = self.segment[list(groups.group_of)]
-        self._time_s: dict[tuple[bool, bool, float], Floats] = {}
+        self._time_s: dict[object, Floats] = {}
 
     def __len__(self) -> int:
         """Return m, the number of segments between neighbouring positions."""
@@ -109,10 +76,17 @@ class Intervals:
         problem = self.groups.problem
         if problem.transfer == "ends":
             return self._ends_s
-        nothing = np.zeros_like(self.cut_s)
-        before = nothing if problem.is_free(stage) else self.cut_s
-        after = nothing if problem.is_free(stage + 1) else self.cut_s
-        return before[:, None] + after[None, :]
+        before, after = (
+            self.cut_s[int(far)] * (not free) for free, far in self._around(stage)
+        )
+        around: Floats = before[:, None] + after[None, :]
+        return around
+
+    def _around(self, stage: int) -> list[tuple[bool, bool]]:
+        """Return of the boundaries of a stage whether they are free, and far."""
+        problem = self.groups.problem
+        ends = stage, stage + 1
+        return [(problem.is_free(end), problem.is_far(end)) for end in ends]
 
     @cached_property
     def _ends_s(self) -> Floats:
@@ -131,8 +105,7 @@ class Intervals:
     def time_s(self, stage: int) -> Floats:
         """Time of each interval as a stage, without chosen recomputation."""
         problem = self.groups.problem
-        free = problem.is_free(stage), problem.is_free(stage + 1)
-        key = (*free, problem.speed(stage))
+        key = (*self._around(stage), problem.speed(stage))
         if key not in self._time_s:
             work_s: Floats = self.work_s / problem.speed(stage)
             self._time_s[key] = work_s + self.communication_s(stage)
@@ -298,8 +271,7 @@ class Intervals:
             allowed, limit = self.allowed(stage), problem.limits[problem.rank_of(stage)]
             held = problem.in_flight[stage] if limit is not None else 0
             place = -1 if allowed is self._filled else stage
-            free = problem.is_free(stage), problem.is_free(stage + 1)
-            key = (place, free, problem.speed(stage), limit, held)
+            key = (place, *self._around(stage), problem.speed(stage), limit, held)
             if key not in by_kind:
                 if limit is not None:
                     allowed = allowed & (self.memory_bytes(held) <= limit)

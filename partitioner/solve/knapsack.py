@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +28,10 @@ class Part:
     """Freed by recomputing it, over all micro-batches in flight."""
     peak_bytes: float
     """Brought back while it is recomputed."""
+
+    def beside(self, held_bytes: float) -> Part:
+        """Return the part with what it brings back beyond what a backward holds."""
+        return replace(self, peak_bytes=max(0.0, self.peak_bytes - held_bytes))
 
 
 Kind = tuple[float, float, list[int]]

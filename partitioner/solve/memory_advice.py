@@ -119,7 +119,7 @@ def _more_stages(problem: Problem) -> int | None:
     stop = min(largest, problem.stages + MORE_STAGES)
     for stages in range(problem.stages + 1, stop + 1):
         larger = dataclasses.replace(
-            problem, stages=stages, in_flight=in_flight_for(problem, stages)
+            problem, stages=stages, in_flight=in_flight_for(problem, stages), far=()
         )
         for way in _modes(larger):
             found = _tightest(way)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from partitioner.solve.groups import Groups
 
-__all__ = ["choose_bounds", "crossing"]
+__all__ = ["choose_bounds", "crossing", "typical"]
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 
@@ -23,29 +23,44 @@ def crossing(
 ) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
     """Return seconds and bytes over each cut of an order, and each group's place.
 
+    Seconds have a row for each of ``Problem.distances``.
+
     Args:
         groups: What the order lays out.
         order: Groups in a topological order.
 
     Returns:
-        Two arrays of shape (groups + 1,) and one of shape (groups,).
+        Arrays of shape (distances, groups + 1), (groups + 1,) and (groups,).
     """
     place = np.empty(len(order), dtype=np.int64)
     place[list(order)] = np.arange(len(order))
-    seconds = np.zeros(len(order) + 1)
+    distances = groups.problem.distances
+    seconds = np.zeros((len(distances), len(order) + 1))
     size = np.zeros(len(order) + 1)
     for value in groups.values:
         first = place[value.producer] + 1
         last = max(place[reader] for reader in value.consumers) + 1
         if last <= first:  # read before it is made: only where memory is shared
             continue
-        seconds[first] += value.hop_s
-        seconds[last] -= value.hop_s
+        for row, far in enumerate(distances):
+            seconds[row, first] += value.crossing_s(far=far)
+            seconds[row, last] -= value.crossing_s(far=far)
         size[first] += value.wire_bytes
         size[last] -= value.wire_bytes
-    seconds = np.cumsum(seconds).clip(0)
-    seconds[[0, -1]] = 0.0
+    seconds = np.cumsum(seconds, axis=1).clip(0)
+    seconds[:, [0, -1]] = 0.0
     return seconds, np.cumsum(size), place
+
+
+def typical(groups: Groups, seconds: Floats) -> Floats:
+    """Return what each cut costs at a boundary on average, from `crossing`'s rows."""
+    problem = groups.problem
+    if len(seconds) == 1:
+        near: Floats = seconds[0]
+        return near
+    share = sum(problem.far) / len(problem.far)
+    mean: Floats = seconds[0] + share * (seconds[1] - seconds[0])
+    return mean
 
 
 def choose_bounds(
@@ -66,6 +81,7 @@ def choose_bounds(
     if count <= most:
         return np.arange(count + 1)
     seconds, size, _ = crossing(groups, order)
+    seconds = typical(groups, seconds)
     work_s = np.concatenate([[0.0], np.cumsum(groups.work_s[list(order)])])
     total_s = work_s[-1] or 1.0
     bucket = np.minimum((work_s / total_s * most).astype(np.int64), most - 1)

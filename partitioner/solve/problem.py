@@ -67,6 +67,19 @@ class Value:
     """Bytes that cross one boundary forwards, by one micro-batch."""
     gradient_hop_s: float = 0.0
     """Part of ``hop_s`` that the gradient takes."""
+    far_hop_s: float | None = None
+    """Time to cross a far boundary; None: ``hop_s``."""
+    far_gradient_hop_s: float | None = None
+    """Part of ``far_hop_s`` that the gradient takes; None: ``gradient_hop_s``."""
+
+    def crossing_s(self, *, far: bool) -> float:
+        """Return the time to cross a boundary, gradient included."""
+        return self.far_hop_s if far and self.far_hop_s is not None else self.hop_s
+
+    def gradient_s(self, *, far: bool) -> float:
+        """Return the part of it that the gradient takes."""
+        own = self.far_gradient_hop_s if far else None
+        return self.gradient_hop_s if own is None else own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +132,8 @@ class Problem:
     device; plus the time of communication. ``transfer="hops"``: ``hop_s`` of every
     value that crosses the boundary before it and of every value that crosses the
     boundary after it (a value needed k stages later crosses k boundaries; a boundary
-    between two stages of one rank is free). ``transfer="ends"``: ``hop_s`` of every
+    between two stages of one rank is free; at a far one ``far_hop_s`` counts instead).
+    ``transfer="ends"``: ``hop_s`` of every
     value that is made or read on the stage and also on another: it passes through
     memory that all devices share, and does not order the stages.
 
@@ -161,6 +175,9 @@ class Problem:
     transfer: Transfer = "hops"
     devices: tuple[Device, ...] = ()
     """One per rank; empty: all alike."""
+    far: tuple[bool, ...] = ()
+    """For each boundary between two stages, whether it lies between two nodes of a
+    cluster; empty: none does."""
     constraints: tuple[Constraint, ...] = ()
 
     @property
@@ -183,6 +200,15 @@ class Problem:
     def is_free(self, boundary: int) -> bool:
         """Whether the boundary before a stage lies between two stages of one rank."""
         return self.schedule == "dualpipev" and boundary == self.ranks
+
+    def is_far(self, boundary: int) -> bool:
+        """Whether the boundary before a stage lies between two nodes."""
+        return 0 < boundary <= len(self.far) and self.far[boundary - 1]
+
+    @property
+    def distances(self) -> tuple[bool, ...]:
+        """Values of ``far`` for which a crossing has a price: near, or near and far."""
+        return (False, True) if any(self.far) else (False,)
 
     def speed(self, stage: int) -> float:
         """Return the relative speed of the device that a stage is on."""

@@ -240,7 +240,8 @@ class Program:
 
     def _hops(self, stage: int, scale: float) -> Any:
         pairs = zip(self.cuts[stage], self.groups.values, strict=True)
-        terms = ((term, scale * value.hop_s) for term, value in pairs)
+        far = self.groups.problem.is_far(stage + 1)
+        terms = ((term, scale * value.crossing_s(far=far)) for term, value in pairs)
         return self.rows.equal(f"h{stage}", terms)
 
     def _trainable(self) -> None:

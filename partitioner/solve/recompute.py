@@ -55,10 +55,10 @@ def recomputed_units(
         Whether each unit is recomputed; None if some rank cannot fit.
     """
     plain = forced(problem)
-    ranks = score(problem, stage_of, plain).ranks
+    found = score(problem, stage_of, plain)
     excess = [
         0 if limit is None else row.memory_bytes - limit
-        for row, limit in zip(ranks, problem.limits, strict=True)
+        for row, limit in zip(found.ranks, problem.limits, strict=True)
     ]
     if max(excess) <= 0:
         return plain
@@ -67,8 +67,16 @@ def recomputed_units(
     parts = _parts(problem, stage_of)
     chosen: set[tuple[int, int]] = set()
     for rank, over_bytes in enumerate(excess):
+        rows = [found.stages[stage] for stage in problem.stages_of(rank)]
+        held_bytes = max(row.transient_bytes for row in rows)
+        stepping = sum(row.static_bytes + row.step_bytes for row in rows)
+        limit = problem.limits[rank]
+        if limit is not None and stepping > limit:  # whatever is recomputed
+            return None
         here = sorted(key for key in parts if problem.rank_of(key[0]) == rank)
-        picked = least_recompute([parts[key] for key in here], over_bytes)
+        picked = least_recompute(
+            [parts[key].beside(held_bytes) for key in here], over_bytes
+        )
         if picked is None:
             return None
         chosen.update(here[index] for index in picked)
@@ -156,6 +164,9 @@ class _Blocks:
         saved = table.block_prefix([unit.saved_bytes for unit in units])
         self.forward_s = forward_s[:, stop] - forward_s[:, start]
         self.saved = saved[:, stop] - saved[:, start]
+        held = table.transient_bytes[start, stop]
+        self.peak = (self.saved - held).clip(0)
+        """What recomputing brings back beyond what a backward holds anyway."""
         self.gain = self.saved.copy()
         by_block: dict[int, list[int]] = {}
         for index, read in enumerate(table.reads):
@@ -173,6 +184,7 @@ class _Blocks:
         excess = (self.table.memory_bytes(in_flight) - limit)[self.wanted]
         choose = self.exact_s if exact else self.greedy_s
         spent_s[self.wanted] = choose(excess, in_flight)
+        spent_s[self.table.static_bytes + self.table.step_bytes > limit] = math.inf
         return spent_s
 
     def exact_s(self, excess: Floats, in_flight: int) -> Floats:
@@ -180,11 +192,11 @@ class _Blocks:
         again_s = np.zeros_like(excess)
         for index in np.flatnonzero(excess > 0):
             parts = [
-                Part(forward_s=s, gain_bytes=in_flight * gain, peak_bytes=saved)
-                for s, gain, saved in zip(
+                Part(forward_s=s, gain_bytes=in_flight * gain, peak_bytes=peak)
+                for s, gain, peak in zip(
                     self.forward_s[:, index].tolist(),
                     self.gain[:, index].tolist(),
-                    self.saved[:, index].tolist(),
+                    self.peak[:, index].tolist(),
                     strict=True,
                 )
             ]
@@ -208,7 +220,7 @@ class _Blocks:
         useful = self.gain > 0
         with np.errstate(divide="ignore", invalid="ignore"):
             per_byte = np.where(useful, self.forward_s / self.gain, math.inf)
-        by_peak = np.where(useful, self.saved, math.inf)
+        by_peak = np.where(useful, self.peak, math.inf)
         return [_Ranking(self, key, useful) for key in (per_byte, by_peak)]
 
 
@@ -225,7 +237,7 @@ class _Ranking:
             return np.take_along_axis(kept, order, axis=0)
 
         self.gain = ranked(blocks.gain).cumsum(axis=0)
-        self.peak = np.maximum.accumulate(ranked(blocks.saved), axis=0)
+        self.peak = np.maximum.accumulate(ranked(blocks.peak), axis=0)
         self.spent_s = ranked(blocks.forward_s).cumsum(axis=0)
 
     def taken_s(self, excess: Floats, in_flight: int) -> Floats:

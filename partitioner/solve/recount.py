@@ -99,8 +99,11 @@ def _send(
         stages[place + 1].received += value.wire_bytes
         turn = problem.schedule == "dualpipev" and 2 * (place + 1) == problem.stages
         if problem.transfer == "hops" and not turn:
-            stages[place].paid_s += value.hop_s
-            stages[place + 1].paid_s += value.hop_s
+            spent_s = value.hop_s
+            if problem.far and problem.far[place] and value.far_hop_s is not None:
+                spent_s = value.far_hop_s
+            stages[place].paid_s += spent_s
+            stages[place + 1].paid_s += spent_s
 
 
 def _reading_blocks(

@@ -20,10 +20,11 @@ __all__ = ["Link", "Tried", "all_reduce_s", "search"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What replicas sum their gradients over."""
+    """What one device sends its messages over, in one direction."""
 
     bytes_per_s: float
     latency_s: float = 0.0
+    """Seconds before the first byte of a message arrives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,7 +221,7 @@ def _boundaries(
         first = stage_of[value.producer]
         last = max((stage_of[reader] for reader in value.consumers), default=first)
         for boundary in range(first + 1, last + 1):
-            hop_s[boundary] += value.hop_s
+            hop_s[boundary] += value.crossing_s(far=problem.is_far(boundary))
             hop_bytes[boundary] += value.wire_bytes
     return hop_s, hop_bytes
 

@@ -85,6 +85,7 @@ def plan_document(**changes: Any) -> dict[str, Any]:
                 time_s=0.00371,
             ),
         ],
+        "cluster": None,
         "ties": [{"parameter": "wte.weight", "stages": [0, 1]}],
         "guards": [],
         "assumptions": [],

@@ -55,6 +55,37 @@ def test_an_open_gap_is_never_called_optimal(gap: float, share: str) -> None:
     assert facts(gap=gap)["gap"] == [expected]
 
 
+@pytest.mark.parametrize(
+    ("far", "replicas", "said"),
+    [
+        ([], 1, "no boundary lies between nodes (4 devices each)"),
+        (
+            [3],
+            1,
+            "2 nodes (4 devices each), 1.00 GiB/s and 30.0 µs between them, "
+            "crossed after stage 3",
+        ),
+        (
+            [1, 3],
+            2,
+            "2 nodes (4 devices each, 2 replicas), 1.00 GiB/s and 30.0 µs between "
+            "them, crossed after stages 1, 3",
+        ),
+    ],
+)
+def test_a_cluster_says_what_crosses_its_nodes(far, replicas, said) -> None:
+    options = plan_document()["options"] | {
+        "cluster": {
+            "devices_per_node": 4,
+            "replicas": replicas,
+            "between_nodes": {"bytes_per_s": GIB, "latency_s": 3e-5},
+        }
+    }
+    cluster = {"nodes": 2, "far_boundaries": far}
+    assert "cluster" not in facts()
+    assert facts(options=options, cluster=cluster)["cluster"] == [said]
+
+
 def test_solver_with_and_without_a_proof() -> None:
     assert facts()["solver"] == ["cbc in 710 ms; solved to the target"]
     provenance = {**plan_document()["provenance"], "proof": ""}

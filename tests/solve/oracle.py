@@ -105,7 +105,8 @@ def problems(
 ) -> Problem:
     """Draw a small problem; numbers are few, so that ties and zeros are common.
 
-    Varied ones have other objectives, devices, schedules, transfers and constraints.
+    Boundaries may be far ones. Varied ones have other objectives, devices, schedules,
+    transfers and constraints.
     """
     plain = draw(_plain(max_units, limited, checkpointing, rich))
     return draw(_varied(plain)) if varied else plain
@@ -118,7 +119,11 @@ def _varied(draw, problem: Problem) -> Problem:
         stages = draw(st.sampled_from([2, 4]))
         held = tuple(draw(st.integers(1, 4)) for _ in range(stages))
         problem = dataclasses.replace(
-            problem, schedule="dualpipev", stages=stages, in_flight=held
+            problem,
+            schedule="dualpipev",
+            stages=stages,
+            in_flight=held,
+            far=draw(_far(stages)),
         )
     transfers = ["hops"]
     if not paired and problem.checkpointing == "none":
@@ -127,6 +132,7 @@ def _varied(draw, problem: Problem) -> Problem:
     changes = {
         "objective": draw(st.sampled_from(["step", "bottleneck"])),
         "transfer": transfer,
+        "far": problem.far if transfer == "hops" else (),
         "constraints": tuple(draw(st.lists(_constraints(problem), max_size=1))),
     }
     if draw(st.booleans()):
@@ -138,6 +144,11 @@ def _varied(draw, problem: Problem) -> Problem:
             for _ in range(problem.ranks)
         )
     return dataclasses.replace(problem, **changes)
+
+
+def _far(stages: int) -> st.SearchStrategy[tuple[bool, ...]]:
+    some = st.tuples(*[st.booleans()] * (stages - 1))
+    return st.one_of(st.just(()), some, some)
 
 
 @st.composite
@@ -185,6 +196,7 @@ def _plain(draw, max_units, limited, checkpointing, rich) -> Problem:
                     consumers=tuple(sorted(readers)),
                     hop_s=draw(st.sampled_from([0.0, 0.25, 1.0, 3.0])),
                     wire_bytes=draw(st.sampled_from([0, 1, 2, 8])),
+                    far_hop_s=draw(st.sampled_from([None, 0.0, 0.5, 2.0, 6.0])),
                 )
             )
     pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
@@ -215,6 +227,7 @@ def _plain(draw, max_units, limited, checkpointing, rich) -> Problem:
         ),
         checkpointing=checkpointing
         or draw(st.sampled_from(["none", "auto", "auto", "all"])),
+        far=draw(_far(stage_count)),
     )
 
 

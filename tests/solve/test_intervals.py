@@ -9,11 +9,12 @@ from partitioner.errors import OptionError
 from partitioner.solve import score
 from partitioner.solve.feasible import pin_windows
 from partitioner.solve.groups import build_groups, condensed
-from partitioner.solve.intervals import Intervals, refined
+from partitioner.solve.intervals import Intervals
 from partitioner.solve.orders import topological_orders
 from partitioner.solve.positions import choose_bounds
 from partitioner.solve.reads import block_reads
 from partitioner.solve.recompute import forced
+from partitioner.solve.refine import refined
 from tests.solve.oracle import problems, stage_assignments
 from tests.solve.settings import quick
 from tests.solve.toys import layers
@@ -74,7 +75,7 @@ def test_few_bounds_keep_both_ends_and_the_cheapest_cuts():
     assert len(bounds) <= 22
     table = Intervals(groups, order, bounds, [])
     every = Intervals(groups, order, np.arange(len(order) + 1), [])
-    assert table.cut_s[1:-1].max() <= np.median(every.cut_s[1:-1])
+    assert table.cut_s[0, 1:-1].max() <= np.median(every.cut_s[0, 1:-1])
 
 
 def test_refined_bounds_surround_the_cuts():

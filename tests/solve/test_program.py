@@ -8,17 +8,17 @@ from hypothesis import given
 from partitioner.solve import score
 from partitioner.solve.backends import run_solver
 from partitioner.solve.candidates import candidate_of
-from partitioner.solve.groups import condensed
 from partitioner.solve.program import Program
 from partitioner.solve.reads import block_reads
 from partitioner.solve.windows import reach
 from tests.solve.oracle import best_objective_s, problems, stage_assignments
 from tests.solve.settings import thorough
+from tests.solve.test_intervals import pinned_groups
 from tests.solve.toys import chain
 
 
 def program_of(problem, target_s=None):
-    groups = condensed(problem)
+    groups = pinned_groups(problem)
     windows = reach(groups).windows(1e9)
     return groups, Program(
         groups,

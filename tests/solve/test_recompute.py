@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from partitioner.solve.recompute import recompute_costs, recomputed_units
 from tests.solve.oracle import fits, problems, recomputations, stage_assignments
 from tests.solve.settings import quick, thorough
 from tests.solve.test_intervals import pinned_groups, whole_table
+from tests.solve.toys import chain
 
 
 @quick
@@ -43,3 +46,24 @@ def test_greedy_tables_never_promise_less_than_exact_ones(problem):
     for tight, loose in zip(exact, greedy, strict=True):
         assert (loose >= tight - 1e-9).all()
         assert (np.isfinite(loose) <= np.isfinite(tight)).all()
+
+
+def test_what_a_backward_holds_anyway_makes_room_for_a_block():
+    problem = chain((1.0, 1.0), stages=1, saved=[16, 8], blocks=[0, -1], in_flight=(2,))
+    units = [dataclasses.replace(unit, transient_bytes=12) for unit in problem.units]
+    problem = dataclasses.replace(problem, units=tuple(units), memory_limit_bytes=32)
+    # 60 bytes if all is kept; 16 kept and 16 brought back, more than 12, if not.
+    assert recomputed_units(problem, (0, 0)) == (True, False)
+    groups = pinned_groups(problem)
+    table = whole_table(groups, tuple(range(len(groups))))
+    assert recompute_costs(table)[0][0, 2] == 2.5
+
+
+def test_nothing_is_recomputed_for_an_optimizer_that_cannot_step():
+    problem = chain((1.0, 1.0), stages=1, saved=[16, 16], memory_limit_bytes=40)
+    units = [dataclasses.replace(unit, step_bytes=25) for unit in problem.units]
+    problem = dataclasses.replace(problem, units=tuple(units))
+    assert recomputed_units(problem, (0, 0)) is None
+    groups = pinned_groups(problem)
+    table = whole_table(groups, tuple(range(len(groups))))
+    assert np.isinf(recompute_costs(table)[0][0, 2])
