@@ -64,17 +64,18 @@ class Search:
         if not self.problem.limited:
             self._bound_by_work(laid.groups)
             return self._narrow(laid, self._first(laid, []))
-        free = self._without_limit()
-        if free is not None and self._is_plain(free):
+        free, best = self._without_limit()
+        if free is not None and self._is_plain(free) and (best or self._closed(free)):
             return free
         self.warnings.clear()
         self._tell("the memory limit binds")
         return self._narrow(laid, self._first(laid, [free] if free else []))
 
-    def _without_limit(self) -> Candidate | None:
+    def _without_limit(self) -> tuple[Candidate | None, bool]:
         """Solve without a memory limit; return that plan, made to fit if it can be.
 
-        All the time goes into that if the first plan fits already, else a share.
+        All the time goes into that if the first plan fits already, else a share. Also
+        says whether the plan is the best one itself, not the first or a slower one.
         """
         search = Search(problem=self.problem.without_limits(), settings=self.settings)
         laid = Laid(contract(require_stages(search.problem)[0]))
@@ -90,8 +91,8 @@ class Search:
         self.warnings += search.warnings
         better = candidate_of(self.problem, best.stage_of, best.source)
         if better is not None and self._is_plain(better):
-            return better
-        return fitted if better is None else better
+            return better, True
+        return fitted if better is None else better, False
 
     def _is_plain(self, candidate: Candidate) -> bool:
         """Whether nothing is recomputed by choice."""

@@ -13,7 +13,7 @@ from partitioner.errors import (
     OptionError,
     TooManyStagesError,
 )
-from partitioner.solve import ask, backends, check, ideals, solve
+from partitioner.solve import Device, Value, ask, backends, check, ideals, solve
 from tests.solve.oracle import best_objective_s, problems, unlimited
 from tests.solve.settings import few, thorough
 from tests.solve.toys import chain, layers
@@ -98,6 +98,33 @@ def test_equal_problems_get_equal_answers(problem):
         assert dataclasses.replace(first, solve_s=0.0) == dataclasses.replace(
             second, solve_s=0.0
         )
+
+
+def test_a_slow_plan_that_fits_does_not_end_the_search(monkeypatch):
+    """The fastest plan of all does not fit, the first one does: one between is best."""
+    monkeypatch.setattr(ideals, "MOST_IDEALS", 0)
+    problem = chain(
+        (5.0, 0.0, 0.0, 0.0, 0.0, 1.0),
+        hops=[0.0] * 5,
+        stages=3,
+        micro_batches=1,
+        static=[20, 0, 0, 4, 28, 0],
+        trainable=[True, True, True, False, True, True],
+        checkpointing="none",
+        objective="bottleneck",
+        transfer="ends",
+        memory_limit_bytes=48,
+        devices=(Device(), Device(speed=3.0), Device()),
+    )
+    values = (
+        Value(producer=0, consumers=(4,), hop_s=3.0, wire_bytes=0),
+        Value(producer=2, consumers=(4,), hop_s=1.0, wire_bytes=0),
+        Value(producer=3, consumers=(4,), hop_s=0.0, wire_bytes=0),
+    )
+    problem = dataclasses.replace(problem, values=values)
+    found = solve(problem, gap=0.0)
+    assert found.objective_s == pytest.approx(best_objective_s(problem))
+    assert found.gap == pytest.approx(0.0, abs=1e-6)
 
 
 # ---------------------------------------------------------------- no solver
