@@ -50,6 +50,26 @@ def test_a_value_costs_every_boundary_that_it_crosses_each_way():
     assert price.gradient_s == (2.0, 2.0)
 
 
+def test_a_far_boundary_has_its_own_price_each_way():
+    value = Value(
+        producer=0,
+        consumers=(1, 2),
+        hop_s=5.0,
+        wire_bytes=1,
+        gradient_hop_s=2.0,
+        far_hop_s=50.0,
+        far_gradient_hop_s=20.0,
+    )
+    local = Value(producer=1, consumers=(2,), hop_s=0.5, wire_bytes=1)
+    problem = replace(
+        chain((1.0, 1.0, 1.0), stages=3), values=(value, local), far=(False, True)
+    )
+    price = price_assignment(problem, (0, 1, 2), (False,) * 3)
+
+    assert price.activation_s == (3.0, 30.5)
+    assert price.gradient_s == (2.0, 20.0)
+
+
 @pytest.mark.parametrize("micro_batches", [2, 8])
 def test_equal_stages_without_messages_take_the_time_of_the_formula(micro_batches):
     problem = chain((3.0, 3.0), micro_batches=micro_batches)

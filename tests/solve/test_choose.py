@@ -193,7 +193,71 @@ def test_too_large_a_program_leaves_an_honest_gap(limit, tight_problem, monkeypa
     assert check(tight_problem, found) == []
 
 
+# ---------------------------------------------------------------- far boundaries
+
+
+def far_chain(far_hops, **fields):
+    """Return eight equal units on four stages, with a price each at a far boundary."""
+    problem = chain((1.0,) * 8, hops=[0.25] * 7, stages=4, **fields)
+    values = [
+        dataclasses.replace(value, far_hop_s=far_s)
+        for value, far_s in zip(problem.values, far_hops, strict=True)
+    ]
+    return dataclasses.replace(problem, values=tuple(values))
+
+
+TWO_NODES = (False, True, False)
+CHEAP_AFTER_2 = (9.0, 9.0, 0.5, 9.0, 9.0, 9.0, 9.0)
+
+
+def test_the_cut_that_is_cheap_over_the_network_lies_between_the_nodes():
+    plain = solve(far_chain(CHEAP_AFTER_2), gap=0.0)
+    assert plain.stage_of == (0, 0, 1, 1, 2, 2, 3, 3)
+    found = solve(far_chain(CHEAP_AFTER_2, far=TWO_NODES), gap=0.0)
+    assert [found.stage_of.index(2), found.stage_of.count(0)] == [3, 1]
+    assert found.objective_s > plain.objective_s
+    assert found.gap == pytest.approx(0.0, abs=1e-6)
+
+
+def test_equal_links_change_nothing():
+    plain = far_chain([0.25] * 7)
+    for far in ((False,) * 3, TWO_NODES, (True,) * 3):
+        equal = solve(dataclasses.replace(plain, far=far), gap=0.0)
+        assert dataclasses.replace(equal, solve_s=0.0) == dataclasses.replace(
+            solve(plain, gap=0.0), solve_s=0.0
+        )
+
+
+def test_a_far_link_may_be_the_faster_one():
+    problem = far_chain([0.0] * 7, far=TWO_NODES)
+    found = solve(problem, gap=0.0)
+    assert found.objective_s == pytest.approx(best_objective_s(problem))
+
+
+def test_far_boundaries_of_a_large_model_are_proven_too():
+    problem = layers(24, 12, stages=8, far=(False, False, False, True, *[False] * 3))
+    values = [
+        dataclasses.replace(value, far_hop_s=200 * value.hop_s)
+        for value in problem.values
+    ]
+    problem = dataclasses.replace(problem, values=tuple(values))
+    found = solve(problem, gap=0.01, time_limit_s=60.0)
+    assert found.gap <= 0.01
+    crossing = [
+        value
+        for value in problem.values
+        if found.stage_of[value.producer]
+        < 4
+        <= max(found.stage_of[reader] for reader in value.consumers)
+    ]
+    cheapest = min(value.hop_s for value in problem.values)
+    assert sum(value.hop_s for value in crossing) <= 0.05 + 2 * cheapest
+
+
 # ---------------------------------------------------------------- bad input
+
+
+PLAIN = {"checkpointing": "none"}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +267,8 @@ def test_too_large_a_program_leaves_an_honest_gap(limit, tight_problem, monkeypa
         ({"stages": -1, "in_flight": ()}, {}, "stages=-1"),
         ({"micro_batches": 0}, {}, "micro_batches=0"),
         ({"in_flight": (1,)}, {}, "in_flight"),
+        ({"far": (True, False)}, {}, "far has 2 entries, not 1"),
+        ({"far": (True,), "transfer": "ends"} | PLAIN, {}, "far must be empty"),
         ({"units": (), "values": ()}, {}, "no units"),
         ({}, {"gap": 1.0}, "gap=1.0"),
         ({}, {"gap": -0.1}, "gap=-0.1"),

@@ -117,6 +117,26 @@ def test_unequal_devices_divide_work_but_not_communication():
     assert problem.limits == (None, 9)
 
 
+def test_at_a_far_boundary_the_other_price_counts_on_both_sides():
+    values = (
+        dataclasses.replace(PROBLEM.values[0], far_hop_s=4.0),
+        PROBLEM.values[1],  # costs the same everywhere
+    )
+    problem = dataclasses.replace(
+        PROBLEM, values=values, stages=3, in_flight=(3, 2, 1), far=(False, True)
+    )
+    stages = score(problem, (0, 1, 2), (False,) * 3).stages
+    assert [row.communication_s for row in stages] == [0.5, 0.5 + 4.25, 4.25]
+    near = dataclasses.replace(problem, far=(False, False))
+    assert [
+        row.communication_s for row in score(near, (0, 1, 2), (False,) * 3).stages
+    ] == [
+        0.5,
+        1.25,
+        0.75,
+    ]
+
+
 def test_through_shared_memory_both_ends_pay_once():
     problem = dataclasses.replace(
         PROBLEM, stages=3, in_flight=(1, 1, 1), transfer="ends"
