@@ -231,7 +231,9 @@ CASES = {
         tempered(bf16={"enabled": True}, zero_optimization={"stage": 1}),
         dtype="bfloat16",
     ),
+    "tempered-dual": lambda: replace(tempered(), schedule="dualpipev"),
     "weighted": weighted,
     "weighted-counted": lambda: weighted(count_tags),
     "weighted-causal": weighted_causal,
+    "weighted-causal-dual": lambda: replace(weighted_causal(), schedule="dualpipev"),
 }

@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -50,6 +50,7 @@ class Script:
     micro_batches: int = 4
     config: dict[str, Any] = field(default_factory=dict)
     dtype: str | None = None
+    schedule: Literal["1f1b", "dualpipev"] = "1f1b"
 
 
 @dataclass(kw_only=True)
@@ -172,7 +173,11 @@ def on_stages(scripts: list[Script], stages: int) -> list[Ran]:
 
 @functools.cache
 def _planned(
-    build: Callable[[], nn.Module], stages: int, micro_batches: int, dtype: str | None
+    build: Callable[[], nn.Module],
+    stages: int,
+    micro_batches: int,
+    dtype: str | None,
+    schedule: Literal["1f1b", "dualpipev"],
 ) -> tuple[Plan, dict[str, Tensor]]:
     """Plan a model once on each rank; every script starts from the same weights."""
     torch.manual_seed(0)
@@ -185,13 +190,16 @@ def _planned(
         device="h100",
         gap=0.05,
         dtype=dtype,
+        schedule=schedule,
     )
     return plan, copy.deepcopy(model.state_dict())
 
 
 def engine_of(script: Script, stages: int) -> Any:
     """Make the engine of this rank's stage."""
-    plan, weights = _planned(script.build, stages, script.micro_batches, script.dtype)
+    plan, weights = _planned(
+        script.build, stages, script.micro_batches, script.dtype, script.schedule
+    )
     model = plan.graph.model
     model.load_state_dict(weights)
     model.train()
@@ -220,7 +228,7 @@ def _on_stage(script: Script, stages: int) -> Ran:
         ran.steps.append(
             _train(engine, batches) if step.train else _evaluate(engine, batches, step)
         )
-    for layer in engine.module.forward_funcs:
+    for layer in engine.module.local_layers():
         for name, value in layer.state_dict().items():
             ran.state[name] = value.detach().clone()
     engine.destroy()
