@@ -178,7 +178,9 @@ def _compare(
         )
         raise error(
             f"{what}: {kind} differ between ranks: {found}",
-            hint="all ranks must build the same model with the same packages",
+            hint="all ranks must build the same model with the same packages; one "
+            "whose code goes through a set of strings (Gemma-3's does) needs the same "
+            "PYTHONHASHSEED on all",
         )
 
 

@@ -127,15 +127,21 @@ def _products(  # noqa: PLR0917 (likewise)
     wide = torch.promote_types(query.dtype, torch.float32)
     root = math.sqrt(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     scores = (query.to(wide) * root) @ (key.to(wide) * root).transpose(-2, -1)
-    if bias is None:
-        weights = torch.softmax(scores, -1)
-    else:
+    if bias is not None:
         scores = scores + bias
-        unseen = (scores == -math.inf).all(-1, keepdim=True)
-        weights = torch.where(unseen, 0.0, torch.softmax(scores, -1))
+    weights = torch.softmax(scores, -1)
+    if bias is not None:
+        _blank_unseen(scores, weights)
     if dropout_p:
         weights = torch.native_dropout(weights, dropout_p, train=True)[0]
     return (weights @ value.to(wide)).to(query.dtype)
+
+
+@torch.no_grad()
+def _blank_unseen(scores: Tensor, weights: Tensor) -> None:
+    """Run the passes in which torch blanks rows that see nothing; it keeps no more."""
+    unseen = (scores == -math.inf).all(-1, keepdim=True)
+    torch.where(unseen, 0.0, weights)
 
 
 def _causal(query: Tensor, key: Tensor) -> Tensor:
