@@ -17,7 +17,7 @@ from partitioner.graph import ModelGraph, info
 from partitioner.runtime.segment import Segment
 from tests.placements import random_placement
 
-__all__ = ["build", "every_tensor", "on_meta", "stages_of", "tensors"]
+__all__ = ["assert_equal", "build", "every_tensor", "on_meta", "stages_of", "tensors"]
 
 
 def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
