@@ -18,15 +18,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from partitioner.runtime.checkpoint.folders import CheckpointFolder, latest_tag
 from partitioner.runtime.checkpoint.load import open_checkpoint, verify_files
-from tests.distributed.launch import LaunchError, launch
-from tests.distributed.resuming import Outcome, Run, make_engine, stage_state, whole
+from tests.distributed.launch import _PRELOAD, LaunchError, launch
+from tests.distributed.resuming import (
+    Outcome,
+    Run,
+    endless,
+    make_engine,
+    stage_state,
+    whole,
+)
 
 EVERY = 5
+CASES = {
+    "SGD with momentum, 2 and 3 stages": (Run(), (2, 3)),
+    "AdamW, 2 and 3 stages": (Run(optimizer="adamw"), (2, 3)),
+    "SGD with dropout, 2 stages": (Run(dropout=0.3), (2,)),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +66,14 @@ def kills(count: int, steps: int, ranks: int, rng: random.Random) -> list[Kill]:
 def until(run: Run, root: Path, steps: int, kill: Kill | None) -> Outcome:
     """Train to a step, from the last checkpoint, saving regularly; maybe die."""
     logging.getLogger("partitioner").setLevel(logging.ERROR)
-    engine, batches = make_engine(run)
+    engine, loader = make_engine(run)
     torch.manual_seed(17 + dist.get_rank())
     engine.load_checkpoint(root)
-    outcome = Outcome(losses=[])
+    outcome, data = Outcome(losses=[]), endless(loader)
     while engine.global_steps < steps:
-        outcome.losses.append(engine.train_batch(batches.step()).item())
+        outcome.losses.append(engine.train_batch(data).item())
         if kill is not None and engine.global_steps == kill.step:
-            _arm(kill)
+            _arm(kill, root)
         if engine.global_steps % EVERY == 0:
             engine.save_checkpoint(root)
     outcome.state = stage_state(engine)
@@ -69,19 +82,19 @@ def until(run: Run, root: Path, steps: int, kill: Kill | None) -> Outcome:
     return outcome
 
 
-def _arm(kill: Kill) -> None:
+def _arm(kill: Kill, root: Path) -> None:
     """Kill this process now, or before some later write of its own."""
     if dist.get_rank() != kill.rank:
         return
     if kill.write == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+        _die(root)
     left = [kill.write]
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
             left[0] -= 1
             if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                _die(root)
             return function(*arguments, **options)
 
         return called
@@ -93,26 +106,44 @@ def _arm(kill: Kill) -> None:
     shutil.rmtree = counted(shutil.rmtree)  # type: ignore[assignment]
 
 
+def _die(root: Path) -> None:
+    _mark(root).touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _mark(root: Path) -> Path:
+    return root.with_name(f"{root.name}-killed")
+
+
 def survive(
     run: Run, root: Path, steps: int, planned: list[Kill], stages: tuple[int, ...]
-) -> tuple[list[Outcome], int]:
+) -> list[Outcome]:
     """Run to the end through all kills, on numbers of stages in turn.
 
     Returns:
-        What the ranks of the last run had, and how many kills took place.
+        What the ranks of the last run had.
     """
-    took_place = 0
+    root.mkdir()
     for index, kill in enumerate(planned):
         count = stages[index % len(stages)]
         now = replace(kill, rank=kill.rank % count)
-        try:
-            launch(count, until, replace(run, stages=count), root, steps, now)
-        except LaunchError:
-            took_place += 1
+        with pytest.raises(LaunchError):
+            start(replace(run, stages=count), root, steps, now)
+        _mark(root).unlink()  # it was the kill and nothing else
         check(root)
     count = stages[len(planned) % len(stages)]
-    last = replace(run, stages=count)
-    return launch(count, until, last, root, steps, None), took_place
+    return start(replace(run, stages=count), root, steps, None)
+
+
+def start(run: Run, root: Path, steps: int, kill: Kill | None) -> list[Outcome]:
+    """Launch the ranks; again if another program has taken the port meanwhile."""
+    for _ in range(3):
+        try:
+            return launch(run.stages, until, run, root, steps, kill, timeout_s=280)
+        except LaunchError as error:
+            if "EADDRINUSE" not in str(error):
+                raise
+    raise LaunchError("no free port")
 
 
 def check(root: Path) -> None:
@@ -139,22 +170,19 @@ def distance(one: list[Outcome], other: list[Outcome]) -> tuple[float, float]:
 
 
 def main(seed: int = 0, count: int = 20, steps: int = 50) -> None:
-    cases = {
-        "SGD with momentum, 2 and 3 stages": (Run(), (2, 3)),
-        "AdamW, 2 and 3 stages": (Run(optimizer="adamw"), (2, 3)),
-        "SGD with dropout, 2 stages": (Run(dropout=0.3), (2,)),
-    }
-    for name, (run, stages) in cases.items():
+    _PRELOAD.append("tests.distributed.kill_plans")
+    for name, (run, stages) in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
             roots = [Path(folder) / "calm", Path(folder) / "killed"]
-            calm = launch(2, until, run, roots[0], steps, None)
+            calm = start(run, roots[0], steps, None)
             planned = kills(count, steps, 2, random.Random(seed))
-            last, took_place = survive(run, roots[1], steps, planned, stages)
+            last = survive(run, roots[1], steps, planned, stages)
             losses, parameters = distance(calm, last)
         sys.stdout.write(
-            f"{name}: {took_place} kills; losses within {losses:.1e} over the last "
+            f"{name}: {len(planned)} kills; losses within {losses:.1e} over the last "
             f"{len(last[0].losses)} steps, parameters within {parameters:.1e}\n"
         )
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

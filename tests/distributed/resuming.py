@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from partitioner import Plan, partition
+from partitioner.runtime.data import PipelineLoader
 from tests.placements import random_assignment
 
 MICRO_BATCHES = 4
-SAMPLES = 40
 WORDS, WIDTH = 13, 7
 
 
@@ -58,11 +58,20 @@ def build(run: Run) -> Tied:
     return Tied(run.dropout, bf16=run.bf16).train()
 
 
-def sample(generator: torch.Generator) -> dict[str, Tensor]:
+def batch(generator: torch.Generator) -> dict[str, Tensor]:
     return {
         "words": torch.randint(0, WORDS, (5,), generator=generator),
         "labels": torch.randint(0, WORDS, (5,), generator=generator),
     }
+
+
+def samples() -> list[dict[str, Tensor]]:
+    """Return what three steps and a half read."""
+    generator = torch.Generator().manual_seed(3)
+    batches = [batch(generator) for _ in range(14)]
+    return [
+        {name: each[name][i] for name in each} for each in batches for i in range(5)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,33 +98,10 @@ class Outcome:
     state: dict[str, Tensor] = field(default_factory=dict)
 
 
-class ShuffledBatches:
-    """Micro-batches of samples in an order that depends on the epoch."""
-
-    def __init__(self, replica: int, replicas: int) -> None:
-        generator = torch.Generator().manual_seed(3)
-        self._samples = [sample(generator) for _ in range(SAMPLES)]
-        self._replica, self._replicas = replica, replicas
-        self._drawn = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"drawn": self._drawn}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._drawn = state["drawn"]
-
-    def step(self) -> Iterator[Any]:
-        """Return this replica's micro-batches of one step; all count as drawn."""
-        mine = [self._draw() for _ in range(MICRO_BATCHES)]
-        return iter(mine[self._replica :: self._replicas])
-
-    def _draw(self) -> Any:
-        epoch, place = divmod(self._drawn, SAMPLES)
-        order = torch.randperm(
-            SAMPLES, generator=torch.Generator().manual_seed(1000 + epoch)
-        )
-        self._drawn += 1
-        return self._samples[int(order[place])]
+def endless(loader: PipelineLoader) -> Iterator[Any]:
+    """Yield micro-batches, one epoch after the other."""
+    while True:
+        yield from loader
 
 
 @functools.cache
@@ -123,7 +109,7 @@ def plan_of(run: Run, micro_batches: int) -> Plan:
     plan = partition(
         build(run),
         run.stages,
-        example_inputs=sample(torch.Generator().manual_seed(0)),
+        example_inputs=batch(torch.Generator().manual_seed(0)),
         micro_batches=micro_batches,
         device="h100",
         checkpointing="all" if run.recompute else "none",
@@ -144,7 +130,7 @@ def make_optimizer(run: Run, groups: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=1e-2)
 
 
-def make_engine(run: Run) -> tuple[Any, ShuffledBatches]:
+def make_engine(run: Run) -> tuple[Any, PipelineLoader]:
     replicas = dist.get_world_size() // run.stages
     plan = plan_of(run, MICRO_BATCHES // replicas)
     plan.graph.model.load_state_dict(build(run).state_dict())
@@ -172,9 +158,9 @@ def make_engine(run: Run) -> tuple[Any, ShuffledBatches]:
         groups=[{"params": ["*.bias", nn.LayerNorm], "weight_decay": 0.0}],
         optimizer=partial(make_optimizer, run),
     )
-    batches = ShuffledBatches(engine.grid.get_data_parallel_id(), replicas)
-    engine.attach("data", batches)
-    return engine, batches
+    loader = engine.dataloader(samples(), seed=4)
+    engine.attach("data", loader)
+    return engine, loader
 
 
 def train(
@@ -192,16 +178,16 @@ def train(
         load: Folder and tag to begin with.
         save: After which steps to save, and where.
     """
-    engine, batches = make_engine(run)
+    engine, loader = make_engine(run)
     torch.manual_seed(17 + dist.get_rank())
     if load is not None:
         engine.load_checkpoint(*load)
-    outcome = Outcome(losses=[])
+    outcome, data = Outcome(losses=[]), endless(loader)
     wanted = save or {}
     if engine.global_steps in wanted:
         engine.save_checkpoint(*wanted[engine.global_steps])
     while engine.global_steps < steps:
-        outcome.losses.append(engine.train_batch(batches.step()).item())
+        outcome.losses.append(engine.train_batch(data).item())
         if engine.global_steps in wanted:
             engine.save_checkpoint(*wanted[engine.global_steps])
     outcome.state = stage_state(engine)

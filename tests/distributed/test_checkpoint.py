@@ -25,10 +25,12 @@ from partitioner.runtime.checkpoint.saved_optimizer import SavedOptimizer
 from partitioner.runtime.checkpoint.saved_values import SavedValues
 from tests.distributed.launch import launch
 from tests.distributed.resuming import (
+    MICRO_BATCHES,
     WIDTH,
     Outcome,
     Run,
     build,
+    endless,
     make_engine,
     stage_state,
     train,
@@ -76,6 +78,7 @@ def two_processes(root: Path) -> dict[str, Any]:
     vee = {SAVED + 1: (root, "vee")}
     found["vee"] = train(VEE, STEPS, load=(root, "sgd"), save=vee)
     found["stock"] = stock(root)
+    found["weights alone"] = weights_alone(root)
     found["refusals"] = refusals(root)
     return found
 
@@ -100,12 +103,25 @@ def three_processes(root: Path) -> dict[str, Any]:
 
 def stock(root: Path) -> Outcome:
     """Resume by DeepSpeed's own method, which keeps no data position."""
-    engine, batches = make_engine(RUNS["sgd"])
+    engine, loader = make_engine(RUNS["sgd"])
     PipelineEngine.load_checkpoint(engine, str(root), "sgd")
-    for _ in range(SAVED):
-        batches.step()
-    losses = [engine.train_batch(batches.step()).item() for _ in range(STEPS - SAVED)]
+    data = endless(loader)
+    for _ in range(SAVED * MICRO_BATCHES):
+        next(data)
+    losses = [engine.train_batch(data).item() for _ in range(STEPS - SAVED)]
     outcome = Outcome(losses=losses, state=stage_state(engine))
+    engine.destroy()
+    return outcome
+
+
+def weights_alone(root: Path) -> Outcome:
+    """Begin anew with the weights of a checkpoint."""
+    engine, loader = make_engine(RUNS["adamw"])
+    engine.load_checkpoint(root, "adamw", load_module_only=True)
+    assert engine.global_steps == 0
+    assert loader.state_dict()["samples"] == 0
+    assert not engine.optimizer.state
+    outcome = Outcome(losses=[], state=stage_state(engine))
     engine.destroy()
     return outcome
 
@@ -331,6 +347,12 @@ def test_what_was_trained_is_exported_for_the_original(
         assert torch.equal(value, saved.precise(each)), each
     assert torch.equal(model.unused.weight, build(RUNS[name]).unused.weight)
     assert not torch.equal(model.table.weight, build(RUNS[name]).table.weight)
+
+
+def test_weights_alone_are_those_that_were_saved(root, first):
+    saved = _opened(root, "adamw")
+    for name, value in joined(first, "weights alone").state.items():
+        assert torch.equal(value, saved.model.value(name))
 
 
 def test_deepspeeds_own_loading_reads_what_its_plan_saved(first):
