@@ -140,7 +140,7 @@ def start(run: Run, root: Path, steps: int, kill: Kill | None) -> list[Outcome]:
     for _ in range(3):
         try:
             return launch(run.stages, until, run, root, steps, kill, timeout_s=280)
-        except LaunchError as error:
+        except LaunchError as error:  # noqa: PERF203 - three times at most
             if "EADDRINUSE" not in str(error):
                 raise
     raise LaunchError("no free port")
