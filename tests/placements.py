@@ -126,9 +126,13 @@ def _trains(graph: ModelGraph, nodes: Any) -> bool:
             leaf = graph.model.get_submodule(str(node.target))
             if any(parameter.requires_grad for parameter in leaf.parameters()):
                 return True
-        names = dict(graph.model.named_parameters(remove_duplicate=False))
+        trained = {
+            name
+            for name, parameter in graph.model.named_parameters(remove_duplicate=False)
+            if parameter.requires_grad
+        }
         for source in node.all_input_nodes:
-            if source.op == "get_attr" and str(source.target) in names:
+            if source.op == "get_attr" and str(source.target) in trained:
                 return True
     return False
 
