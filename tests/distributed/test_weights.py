@@ -18,6 +18,7 @@ from tests.models import MODELS
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 STAGES = 4
+TIMEOUT_S = 500.0
 MOST_GROWTH = 1.2
 """What a rank's memory may grow by, in its own share of the weights."""
 
@@ -28,7 +29,7 @@ def test_a_rank_never_holds_more_than_its_share(tmp_path: Path):
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     torch.save(model.state_dict(), tmp_path / "model.pt")
     sources = [tmp_path, tmp_path / "model.pt", InitialWeights(seed=0)]
-    ranks = launch(STAGES, build_and_measure, sources, STAGES)
+    ranks = launch(STAGES, build_and_measure, sources, STAGES, timeout_s=TIMEOUT_S)
     for source, built in zip(sources, zip(*ranks, strict=True), strict=True):
         assert not any(rank.error for rank in built)
         assert sum(rank.own for rank in built) == whole
@@ -57,7 +58,8 @@ def test_training_from_meta_and_files_is_training_the_loaded_model(
     spoil(bad, "transformer.h.3.mlp.c_proj.weight")
     case = Case(model="gpt2", stages=ranks, steps=3)
     sources = [None, bad, good]
-    for loaded, failed, read in launch(ranks, train_from, case, sources, schedule):
+    outcomes = launch(ranks, train_from, case, sources, schedule, timeout_s=TIMEOUT_S)
+    for loaded, failed, read in outcomes:
         assert "WeightsError: building the stages failed on rank" in failed.error
         assert f"(1 of {ranks} ranks failed)" in failed.error
         assert "cannot read 'transformer.h." in failed.error
