@@ -101,19 +101,26 @@ def best_objective_s(problem: Problem, order: tuple[int, ...] | None = None) -> 
 
 @st.composite
 def problems(
-    draw, *, max_units=7, limited=None, checkpointing=None, rich=True, varied=False
+    draw,
+    *,
+    max_units=7,
+    limited=None,
+    checkpointing=None,
+    rich=True,
+    varied=False,
+    far=False,
 ) -> Problem:
     """Draw a small problem; numbers are few, so that ties and zeros are common.
 
-    Boundaries may be far ones. Varied ones have other objectives, devices, schedules,
-    transfers and constraints.
+    Boundaries may be far ones, with ``far`` some surely are. Varied ones have other
+    objectives, devices, schedules, transfers and constraints.
     """
-    plain = draw(_plain(max_units, limited, checkpointing, rich))
-    return draw(_varied(plain)) if varied else plain
+    plain = draw(_plain(max_units, limited, checkpointing, rich=rich, far=far))
+    return draw(_varied(plain, far)) if varied else plain
 
 
 @st.composite
-def _varied(draw, problem: Problem) -> Problem:
+def _varied(draw, problem: Problem, far: bool) -> Problem:
     paired = draw(st.booleans())
     if paired:
         stages = draw(st.sampled_from([2, 4]))
@@ -123,10 +130,10 @@ def _varied(draw, problem: Problem) -> Problem:
             schedule="dualpipev",
             stages=stages,
             in_flight=held,
-            far=draw(_far(stages)),
+            far=draw(_far(stages, surely=far)),
         )
     transfers = ["hops"]
-    if not paired and problem.checkpointing == "none":
+    if not paired and problem.checkpointing == "none" and not far:
         transfers.append("ends")
     transfer = draw(st.sampled_from(transfers))
     changes = {
@@ -146,8 +153,10 @@ def _varied(draw, problem: Problem) -> Problem:
     return dataclasses.replace(problem, **changes)
 
 
-def _far(stages: int) -> st.SearchStrategy[tuple[bool, ...]]:
+def _far(stages: int, *, surely: bool) -> st.SearchStrategy[tuple[bool, ...]]:
     some = st.tuples(*[st.booleans()] * (stages - 1))
+    if surely:
+        return some.filter(any)
     return st.one_of(st.just(()), some, some)
 
 
@@ -165,10 +174,11 @@ def _constraints(draw, problem: Problem) -> Constraint:
 
 
 @st.composite
-def _plain(draw, max_units, limited, checkpointing, rich) -> Problem:
+def _plain(draw, max_units, limited, checkpointing, *, rich, far) -> Problem:
     count = draw(st.integers(2, max_units))
     seconds = st.sampled_from([0.0, 0.0, 0.5, 1.0, 2.0, 5.0])
     size = st.sampled_from([0, 0, 1, 4, 16])
+    far_seconds = st.sampled_from([6.0, 2.0, 0.5, 0.0, None])
     pins = st.sampled_from([None] * 12 + [0, -1]) if rich else st.none()
     units = tuple(
         Unit(
@@ -196,13 +206,13 @@ def _plain(draw, max_units, limited, checkpointing, rich) -> Problem:
                     consumers=tuple(sorted(readers)),
                     hop_s=draw(st.sampled_from([0.0, 0.25, 1.0, 3.0])),
                     wire_bytes=draw(st.sampled_from([0, 1, 2, 8])),
-                    far_hop_s=draw(st.sampled_from([None, 0.0, 0.5, 2.0, 6.0])),
+                    far_hop_s=draw(far_seconds),
                 )
             )
     pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
     edges = draw(st.lists(pairs, max_size=1)) if rich else []
     ties = draw(st.lists(st.tuples(pairs, size, st.booleans()), max_size=1 + rich))
-    stage_count = draw(st.sampled_from([1, 2, 2, 3, 3]))
+    stage_count = draw(st.sampled_from([2, 3, 3] if far else [1, 2, 2, 3, 3]))
     micro_batches = draw(st.sampled_from([1, 2, 4, 32]))
     has_limit = draw(st.booleans()) if limited is None else limited
     return Problem(
@@ -227,7 +237,7 @@ def _plain(draw, max_units, limited, checkpointing, rich) -> Problem:
         ),
         checkpointing=checkpointing
         or draw(st.sampled_from(["none", "auto", "auto", "all"])),
-        far=draw(_far(stage_count)),
+        far=draw(_far(stage_count, surely=far)),
     )
 
 

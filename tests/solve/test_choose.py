@@ -42,6 +42,28 @@ def test_gap_zero_equals_brute_force(problem):
     assert found.bound_s <= best_s * (1 + 1e-9)
 
 
+@thorough
+@given(problem=problems(max_units=6, far=True))
+def test_far_boundaries_equal_brute_force(problem):
+    best_s = best_objective_s(problem)
+    found = answer(problem, gap=0.0, time_limit_s=30.0)
+    assert (found is None) == math.isinf(best_s)
+    if found is not None:
+        assert check(problem, found) == []
+        assert found.objective_s == pytest.approx(best_s, rel=1e-5, abs=1e-9)
+        assert found.bound_s <= best_s * (1 + 1e-9)
+
+
+@few
+@given(problem=problems(max_units=5, varied=True, far=True))
+def test_far_boundaries_of_all_kinds_equal_brute_force(problem):
+    best_s = best_objective_s(problem)
+    found = answer(problem, gap=0.0, time_limit_s=30.0)
+    assert (found is None) == math.isinf(best_s)
+    if found is not None:
+        assert found.objective_s == pytest.approx(best_s, rel=1e-5, abs=1e-9)
+
+
 @few
 @given(problem=problems(varied=True))
 def test_the_program_alone_equals_brute_force_too(problem):

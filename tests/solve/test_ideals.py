@@ -38,6 +38,17 @@ def test_the_ideals_are_the_sets_that_hold_all_that_must_come_before(problem):
 @quick
 @given(problem=problems(varied=True))
 def test_looking_at_every_cut_equals_brute_force(problem):
+    require_optimum(problem)
+
+
+@quick
+@given(problem=problems(max_units=5, far=True))
+def test_far_boundaries_are_looked_at_as_such(problem):
+    require_optimum(problem)
+
+
+def require_optimum(problem):
+    """Let the dynamic program over all cuts find what brute force does."""
     problem = unlimited(problem)
     try:
         groups = contract(require_stages(problem)[0])
