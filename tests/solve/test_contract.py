@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -93,6 +94,36 @@ def test_dear_values_merge_only_below_a_target_that_forbids_them():
     groups = build_groups(problem, range(4))
     assert len(contract_dear(groups, target_s=100.0)) == 4
     assert contract_dear(groups, target_s=10.0).members == ((0, 1), (2, 3))
+
+
+def with_far_hops(problem, far_hops):
+    values = [
+        dataclasses.replace(value, far_hop_s=far_s)
+        for value, far_s in zip(problem.values, far_hops, strict=True)
+    ]
+    return dataclasses.replace(problem, values=tuple(values))
+
+
+def test_a_unit_joins_where_no_boundary_gets_dearer_near_or_far():
+    near = with_far_hops(
+        chain(
+            (1.0, 0.0, 1.0),
+            hops=[0.1, 0.5],
+            trainable=[True, False, True],
+            blocks=[-1] * 3,
+        ),
+        [5.0, 2.0],
+    )
+    assert contract(require_stages(near)[0]).members == ((0,), (1, 2))
+    far = dataclasses.replace(near, far=(True,))
+    assert len(contract(require_stages(far)[0])) == 3
+
+
+def test_a_value_that_is_dear_on_far_boundaries_alone_may_be_cut_elsewhere():
+    problem = with_far_hops(
+        chain((1.0,) * 4, hops=[0.5] * 3, stages=3, far=(False, True)), [99.0] * 3
+    )
+    assert len(contract_dear(build_groups(problem, range(4)), target_s=30.0)) == 4
 
 
 def test_one_stage_is_one_group():
