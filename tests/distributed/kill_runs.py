@@ -55,11 +55,14 @@ def kills(count: int, steps: int, ranks: int, rng: random.Random) -> list[Kill]:
     """Return random kills in the order of their steps, every other one in a save."""
     found = []
     for index in range(count):
+        rank = rng.randrange(ranks)
         if index % 2:
-            step, write = EVERY * rng.randint(1, steps // EVERY), rng.randint(1, 16)
+            # A save is 7 writes at least, and 19 on the rank that puts it into place.
+            step = EVERY * rng.randint(1, steps // EVERY)
+            write = rng.randint(1, 7 if rank else 19)
         else:
             step, write = rng.randint(1, steps - 1), 0
-        found.append(Kill(rank=rng.randrange(ranks), step=step, write=write))
+        found.append(Kill(rank=rank, step=step, write=write))
     return sorted(found, key=lambda kill: (kill.step, kill.write))
 
 
