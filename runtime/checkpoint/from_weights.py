@@ -17,7 +17,7 @@ from partitioner.runtime.checkpoint.manifest import (
     Manifest,
     StageRecord,
 )
-from partitioner.runtime.checkpoint.save import tensor_records
+from partitioner.runtime.checkpoint.save_layers import tensor_records
 from partitioner.runtime.checkpoint.saved_model import UNPLACED
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import (
     TorchCheckpointEngine,
 )
-from torch import Tensor
 
 from partitioner.errors import OptionError, PartitionerError
 from partitioner.runtime.agreement import (
@@ -23,20 +22,18 @@ from partitioner.runtime.checkpoint.files import (
     sync_folder,
     write_durably,
 )
-from partitioner.runtime.checkpoint.identity import parameter_names, recorded_state
+from partitioner.runtime.checkpoint.identity import parameter_names
 from partitioner.runtime.checkpoint.manifest import (
     MANIFEST,
     FileRecord,
-    LayerRecord,
     Manifest,
     OptimizerRecord,
     RankRecord,
     StageRecord,
-    TensorRecord,
 )
 from partitioner.runtime.checkpoint.optimizers import live_optimizer
 from partitioner.runtime.checkpoint.process_state import random_states
-from partitioner.runtime.checkpoint.saved_model import UNPLACED
+from partitioner.runtime.checkpoint.save_layers import save_layers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,9 +42,7 @@ if TYPE_CHECKING:
     from partitioner.runtime.checkpoint.identity import PlanRecord
     from partitioner.runtime.checkpoint.process_state import Stateful
 
-__all__ = ["ENGINE_KEYS", "save", "tensor_records"]
-
-HEAD = "loss_part-model_states.pt"
+__all__ = ["ENGINE_KEYS", "save"]
 
 ENGINE_KEYS = frozenset(
     {
@@ -91,18 +86,14 @@ def save(
         PlanMismatchError: The ranks save different things.
         RuntimeGuardError: The engine is of a kind whose state has no place by name.
     """
-    agree(
-        {
-            "fingerprint": {
-                "tag": folder.tag,
-                "step": engine.global_steps,
-                "plan": record.identity.fingerprint,
-                "parts": list(record.identity.parts),
-                "latest": latest,
-            }
-        },
-        what="saving a checkpoint",
-    )
+    same = {
+        "tag": folder.tag,
+        "step": engine.global_steps,
+        "plan": record.identity.fingerprint,
+        "parts": list(record.identity.parts),
+        "latest": latest,
+    }
+    agree({"fingerprint": same}, what="saving a checkpoint")
     with raise_on_all_ranks("preparing the checkpoint's folder"):
         _check(engine, client_state)
         if engine.global_rank == 0:
@@ -163,7 +154,9 @@ def _write(
             engine._save_zero_checkpoint(str(folder.parent), folder.name)  # noqa: SLF001
     finally:
         engine.checkpoint_engine = usual
-    layers = _save_layers(engine, record, folder, writer)
+    layers = (
+        save_layers(engine, record, folder, writer) if _replica(engine) == 0 else []
+    )
     own = f"rank_{engine.global_rank:03d}-process_states.pt"
     writer.save(_process_state(engine, attached), os.fspath(folder / own))
     sync_folder(folder)
@@ -184,68 +177,6 @@ def _process_state(engine: Any, attached: Mapping[str, Stateful]) -> dict[str, A
         "random": random_states(),
         "attached": {name: item.state_dict() for name, item in attached.items()},
         "loss": loss,
-    }
-
-
-def _save_layers(
-    engine: Any, record: PlanRecord, folder: Path, writer: HashingEngine
-) -> list[LayerRecord]:
-    """Describe the layers' files and add those that DeepSpeed knows nothing of."""
-    if _replica(engine) != 0:
-        return []
-    module, stage = engine.module, engine.stage_id
-    found = [
-        LayerRecord(
-            file=Path(module.ckpt_layer_path("", number)).name,
-            stage=stage,
-            tensors=tensor_records(recorded_state(layer)),
-        )
-        for number, layer in zip(
-            _local_numbers(module), module.local_layers(), strict=True
-        )
-    ]
-    extra: dict[str, Mapping[str, Any]] = {}
-    if engine.module.computes_loss():
-        extra[HEAD] = module.loss_fn.state_dict()
-    if engine.global_rank == 0:
-        extra[UNPLACED] = {
-            name: tensor.detach()
-            for name, tensor in record.unplaced.items()
-            if tensor.device.type != "meta"
-        }
-    for file, tensors in extra.items():
-        if tensors:
-            writer.save(
-                {name: _alone(value) for name, value in tensors.items()},
-                os.fspath(folder / file),
-            )
-            found.append(
-                LayerRecord(file=file, stage=stage, tensors=tensor_records(tensors))
-            )
-    return found
-
-
-def _local_numbers(module: Any) -> list[int]:
-    """Return the numbers of this rank's layers, counted from its first stage's."""
-    first: int = module._local_start  # noqa: SLF001 - where DeepSpeed counts from
-    phases = getattr(module, "phase_bounds", [(first, module._local_stop)])  # noqa: SLF001
-    return [index - first for start, stop in phases for index in range(start, stop)]
-
-
-def _alone(value: Any) -> Any:
-    """Return a tensor without the storage of which it may be a part."""
-    return value.detach().cpu().clone() if isinstance(value, Tensor) else value
-
-
-def tensor_records(tensors: Mapping[str, Any]) -> dict[str, TensorRecord]:
-    """Describe the tensors of a ``state_dict``; other entries have dtype "object"."""
-    return {
-        name: TensorRecord(
-            shape=tuple(value.shape), dtype=str(value.dtype).removeprefix("torch.")
-        )
-        if isinstance(value, Tensor)
-        else TensorRecord(shape=(), dtype="object")
-        for name, value in tensors.items()
     }
 
 
