@@ -131,8 +131,9 @@ def _in_group(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
     ensure_process_group()
     result = function(*arguments)
-    dist.barrier()
-    dist.destroy_process_group()
+    if dist.is_initialized():  # a whole script has left its group already
+        dist.barrier()
+        dist.destroy_process_group()
     return result
 
 

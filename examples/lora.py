@@ -1,0 +1,75 @@
+"""Fine-tune low-rank adapters (peft) on a Llama whose own weights are frozen.
+
+    torchrun --nproc-per-node 2 examples/lora.py
+
+Frozen weights have no gradient, no optimizer state and no share in the plan's memory
+beyond themselves. Every stage must train something: adapters in every layer do.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from deepspeed.utils import RepeatingLoader
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from partitioner import partition
+
+MICRO_BATCH, MICRO_BATCHES, LENGTH, VOCABULARY = 4, 4, 32, 128
+
+
+def build_model() -> PeftModel:
+    """A small Llama with adapters at queries and values; the same on every process."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=6,
+        num_attention_heads=4, num_key_value_heads=2, vocab_size=VOCABULARY,
+        max_position_embeddings=LENGTH,
+    )  # fmt: skip
+    adapters = LoraConfig(
+        r=8, lora_alpha=32, target_modules=["q_proj", "v_proj", "down_proj"]
+    )
+    return get_peft_model(LlamaForCausalLM(config), adapters)
+
+
+def sentences(count: int) -> list[dict[str, torch.Tensor]]:
+    """Texts that count up from a random token."""
+    generator = torch.Generator().manual_seed(1)
+    starts = torch.randint(0, VOCABULARY, (count, 1), generator=generator)
+    tokens = (starts + torch.arange(LENGTH)) % VOCABULARY
+    return [{"input_ids": each, "labels": each} for each in tokens]
+
+
+def main() -> None:
+    """Train this process's stage and print the losses."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--stages", type=int, default=2)
+    options = parser.parse_args()
+
+    data = sentences(256)
+    plan = partition(
+        build_model(),
+        options.stages,
+        example_inputs=torch.utils.data.default_collate(data[:MICRO_BATCH]),
+        micro_batches=MICRO_BATCHES,
+    )
+    engine, *_ = plan.initialize(
+        groups=[{"params": "*lora_B*", "lr": 2e-2}],  # LoRA+ (Hayou et al., 2024)
+        optimizer=lambda groups: torch.optim.AdamW(groups, lr=2e-3),
+        config={"steps_per_print": 10**9},
+    )
+    loader = engine.dataloader(data, seed=0)
+    batches = RepeatingLoader(loader)
+    for step in range(options.steps):
+        loss = engine.train_batch(batches)
+        if engine.global_rank == 0:
+            print(f"step {step}: loss {loss.item():.4f}")
+    engine.destroy()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

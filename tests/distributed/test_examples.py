@@ -1,0 +1,82 @@
+"""Every example trains on two processes, and its loss falls."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from tests.distributed.launch import launch
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STEPS = 12
+
+
+def run(*commands: list[str]) -> list[list[float]]:
+    """Run scripts one after the other; return the losses that each printed."""
+    found = []
+    for name, *arguments in commands:
+        printed = io.StringIO()
+        with (
+            contextlib.redirect_stdout(printed),
+            patch.object(sys, "argv", [name, *arguments]),
+        ):
+            runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        lines = re.findall(r"step \d+: loss ([\d.]+)", printed.getvalue())
+        found.append([float(line) for line in lines])
+    return found
+
+
+def losses(*command: str) -> list[float]:
+    """Return what rank 0 printed."""
+    first, second = launch(2, run, list(command), timeout_s=300)
+    assert second == [[]]
+    return first[0]
+
+
+def falls(values: list[float]) -> bool:
+    half = len(values) // 2
+    return sum(values[half:]) < 0.98 * sum(values[:half])
+
+
+def test_a_u_net_trains():
+    found = losses("unet.py", "--steps", str(STEPS))
+    assert len(found) == STEPS
+    assert falls(found)
+
+
+def test_adapters_train():
+    assert falls(losses("lora.py", "--steps", str(STEPS)))
+
+
+def test_a_classifier_trains_from_a_folder_of_safetensors(tmp_path):
+    folder, runs = str(tmp_path / "bert"), str(tmp_path / "runs")
+    run(["finetune_classifier.py", "--folder", folder, "--make"])
+    found = losses(
+        "finetune_classifier.py", "--folder", folder, "--runs", runs, "--steps", "12"
+    )
+    assert falls(found)
+    assert (tmp_path / "runs" / "latest").exists()
+
+
+def test_pre_training_goes_on_where_it_stopped(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 200)
+
+    def trained(folder: str, steps: int) -> list[float]:
+        return losses(
+            *("pretrain_text.py", str(text), "--folder", str(tmp_path / folder)),
+            *("--steps", str(steps)),
+        )
+
+    whole = trained("whole", STEPS)
+    assert falls(whole)
+    assert trained("parts", 5) + trained("parts", STEPS) == whole
