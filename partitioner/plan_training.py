@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from partitioner.emit import Layers, Placement, emit
 from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from deepspeed.pipe import LayerSpec
+    from typing_extensions import Self
 
     from partitioner.costed import CostedGraph
     from partitioner.graph import ModelGraph
