@@ -76,6 +76,7 @@ class TrainablePlan(ABC):
         module: Mapping[str, Any] | None = None,
         groups: Sequence[Mapping[str, Any]] = (),
         token_weighted: bool | Callable[[Any], Any] = False,
+        check_finite: bool = False,
         **deepspeed_kwargs: Any,
     ) -> tuple[Any, Any, Any, Any]:
         """Build this rank's stage and the engine that trains it.
@@ -95,6 +96,9 @@ class TrainablePlan(ABC):
             token_weighted: Average the loss over all tokens of a batch, not over the
                 means of its micro-batches and replicas; a function of a micro-batch
                 counts its tokens where the loss does not show them.
+            check_finite: Stop at the first module that returns an infinite or
+                undefined number in training, and name it and its stage. Slow: for
+                finding out, not for every run.
             **deepspeed_kwargs: For ``deepspeed.initialize``: ``optimizer``,
                 ``model_parameters``, ``lr_scheduler``, ``training_data``, …
 
@@ -116,6 +120,7 @@ class TrainablePlan(ABC):
             config=settings,
             batch_fn=self.batch_fn,
             token_weighted=token_weighted,
+            check_finite=check_finite,
             **deepspeed_kwargs,
         )
 

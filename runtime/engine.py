@@ -13,12 +13,16 @@ from partitioner.runtime.agreement import gather
 from partitioner.runtime.checkpoint import CheckpointingEngine
 from partitioner.runtime.data import PipelineLoader, Place
 from partitioner.runtime.evaluation import Evaluating
+from partitioner.runtime.finite import watch
 from partitioner.runtime.gradients import AnyGradients
 from partitioner.runtime.loss_scaling import LossScaling
+from partitioner.runtime.lost_peers import lost_peers
 from partitioner.runtime.reports import Reporting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from torch import Tensor
 
     from partitioner.runtime.pipeline_module import PartitionedPipelineModule
 
@@ -31,6 +35,7 @@ def initialize(
     config: Mapping[str, Any],
     batch_fn: Callable[[Any], Any],
     token_weighted: bool | Callable[[Any], Any] = False,
+    check_finite: bool = False,
     **deepspeed_kwargs: Any,
 ) -> tuple[Any, Any, Any, Any]:
     """Return what ``deepspeed.initialize`` returns, with a :class:`PlanEngine`.
@@ -40,6 +45,7 @@ def initialize(
         config: The whole DeepSpeed configuration.
         batch_fn: Turns a batch of the user's into what both ends of the pipeline take.
         token_weighted: Average the loss over the tokens of the whole batch.
+        check_finite: Stop at the first number that is not finite.
         **deepspeed_kwargs: For ``deepspeed.initialize``.
 
     Raises:
@@ -53,6 +59,8 @@ def initialize(
     dual = isinstance(engine, DualPipeVEngine)
     engine.__class__ = DualPipeVPlanEngine if dual else PlanEngine
     engine.adopt(batch_fn, token_weighted=token_weighted)
+    if check_finite:
+        watch(module, module.loss_fn, engine.stage_id)
     return (engine, *others)
 
 
@@ -94,6 +102,25 @@ class PlanEngineMixin(
         self.look_ahead(token_weighted)
         self.start_reports()
         self.start_loss_scaling()
+
+    def train_batch(self, data_iter: Any = None) -> Tensor:
+        """Train on one batch, see :meth:`LookAhead.train_batch`.
+
+        Raises:
+            RuntimeGuardError: Another rank cannot be reached any more.
+        """
+        with lost_peers(self.stage_id, self.global_steps):
+            loss: Tensor = super().train_batch(data_iter)
+        return loss
+
+    def eval_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate one batch, see :meth:`Evaluating.eval_batch`.
+
+        Raises:
+            RuntimeGuardError: Another rank cannot be reached any more.
+        """
+        with lost_peers(self.stage_id, self.global_steps):
+            return super().eval_batch(*args, **kwargs)
 
     def dataloader(
         self, dataset: Any, *, micro_batches: int | None = None, **loader_kwargs: Any

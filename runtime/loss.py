@@ -90,6 +90,8 @@ class LossHead:
         """Set while the engine evaluates."""
         self.gradient_hook: Callable[[Tensor], Tensor] | None = None
         """Changes the gradient with which backward starts."""
+        self.watch: Callable[[Tensor], None] | None = None
+        """Looks at every loss in training."""
         self._program = None if body is None else SegmentProgram(body)
         self._rebuild = rebuild
 
@@ -184,6 +186,8 @@ class LossHead:
             if not self.evaluation.computes_loss:
                 return torch.zeros((), device=token.device)
         loss = self._weighted(*self._losses(self.rebuild(leaves), targets))
+        if self.watch is not None and torch.is_grad_enabled():
+            self.watch(loss)
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise RuntimeGuardError(
                 "the loss does not depend on any parameter",

@@ -17,7 +17,7 @@ from partitioner.runtime.namespace import Scope, attach, lookup
 from partitioner.runtime.recompute import Recomputation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from partitioner.runtime.wire import WireSpec
 
@@ -78,6 +78,13 @@ class SegmentProgram(nn.Module):
         self._source, self._plain = _compile(body)
         self._function = self._plain
         self._scope = Scope(self)
+        self.watched: Callable[[Sequence[Any]], None] | None = None
+        """Looks at the outgoing values of every forward."""
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        return self._body.name
 
     @property
     def code(self) -> str:
@@ -161,6 +168,8 @@ class Segment(SegmentProgram):
         """
         token, *values = self._take(received)
         values = list(self.run(*values))
+        if self.watched is not None:
+            self.watched(values)
         if self._send is None:
             return (token, *values)
         return self._send.pack(token, values)

@@ -1,0 +1,60 @@
+"""A stage that fails in the middle of a step ends all ranks, in words and in time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(200)]
+
+LIMIT_S = 120
+"""Far below the time after which a collective gives up by itself."""
+
+
+def both_ranks(how: str) -> list[subprocess.CompletedProcess[str]]:
+    """Run the script on two ranks without a launcher, which would end the other."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [sys.executable, "-m", "tests.distributed.dying_stage", how]
+    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_PORT": port}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "DS_ACCELERATOR": "cpu"}
+    started = [
+        subprocess.Popen(
+            command,
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=LIMIT_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [
+        subprocess.CompletedProcess(command, process.returncode, *texts)
+        for process, texts in zip(started, said, strict=True)
+    ]
+
+
+def test_a_killed_rank_is_told_by_the_other():
+    first, second = both_ranks("killed")
+    assert second.returncode == -signal.SIGKILL
+    assert first.returncode == 1
+    assert "stage 0 (rank 0) lost another rank in step 1" in first.stderr
+    assert "step 0" in first.stdout
+
+
+def test_numbers_that_are_not_finite_name_stage_and_module():
+    first, second = both_ranks("nan")
+    assert "on stage 1, '2' (Fails) returned infinite numbers" in second.stderr
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert "lost another rank" in first.stderr
