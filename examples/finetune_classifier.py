@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="folder of checkpoints")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--stages", type=int, default=2)
+    parser.add_argument("--local_rank", help="given by the deepspeed launcher")
     options = parser.parse_args()
     if options.make:
         write_small_bert(options.folder)

@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--stages", type=int, default=2)
     parser.add_argument("--losses", type=Path, help="write the losses as JSON")
+    parser.add_argument("--local_rank", help="given by the deepspeed launcher")
     options = parser.parse_args()
 
     plan = partition(

@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="of all runs together")
     parser.add_argument("--stages", type=int, default=2)
     parser.add_argument("--save-every", type=int, default=50)
+    parser.add_argument("--local_rank", help="given by the deepspeed launcher")
     options = parser.parse_args()
 
     tokens = torch.zeros(MICRO_BATCH, LENGTH, dtype=torch.long)

@@ -81,6 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--stages", type=int, default=2)
+    parser.add_argument("--local_rank", help="given by the deepspeed launcher")
     options = parser.parse_args()
 
     torch.manual_seed(0)

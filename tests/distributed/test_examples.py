@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import runpy
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -80,3 +83,20 @@ def test_pre_training_goes_on_where_it_stopped(tmp_path):
     whole = trained("whole", STEPS)
     assert falls(whole)
     assert trained("parts", 5) + trained("parts", STEPS) == whole
+
+
+def test_the_deepspeed_launcher_starts_the_same_script():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2"]
+    done = subprocess.run(
+        [*launcher, "--master_port", port, EXAMPLES / "unet.py", "--steps", "2"],
+        env={**os.environ, "DS_ACCELERATOR": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "step 1: loss" in done.stdout
