@@ -28,7 +28,10 @@ __all__ = ["solve_by_cores"]
 
 MOST_CUTS = 12_000
 """Possible cuts between cores that are listed at most."""
-ALLOWANCES = (0.0, 0.001, 0.002, 0.004, 0.008, 0.0125, 0.02, 0.03, 0.05, 0.1, 0.2)
+ALLOWANCES = (
+    *(0.0, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0063, 0.008, 0.01, 0.0125),
+    *(0.016, 0.02, 0.03, 0.05, 0.1, 0.2),
+)
 """Work of satellites, as shares of an even stage, tried from the finest."""
 CLOSE_SHARE = 0.125
 """Share of the gap within which the best chain is found."""
