@@ -70,7 +70,7 @@ class DeviceProfile:
             keeps for backward what torch's CUDA kernels keep; ``"cpu"``.
         efficiency: Share of ``peak_flops`` an operator class reaches.
         bandwidth_efficiency: Share of ``memory_bandwidth`` that kernels reach (an
-            H200 measured 0.84-0.91 for sums and products, 0.3 for transposing copies).
+            H200 measured 0.84-0.91 for sums and products, 0.2 for a transposing copy).
         streams: That share where an operator class has one of its own.
     """
 
