@@ -87,6 +87,8 @@ class NodeInfo:
     """Storages it changes in place."""
     draws: bool = False
     """Whether it takes random numbers."""
+    differentiates: bool = False
+    """Whether it computes gradients in its forward, as leaves may."""
     draw_key: str = ""
     """Names the draw: ``module path@call:function#number``."""
     region: Region = Region()

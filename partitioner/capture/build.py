@@ -89,6 +89,7 @@ class GraphBuilder:
             saved=tuple(call.saved),
             writes=call.writes,
             draws=call.draws,
+            differentiates=call.differentiates,
             draw_key=call.draw_key,
             region=call.region,
         )

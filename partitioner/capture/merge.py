@@ -136,6 +136,7 @@ def merge_modes(
         span.opened_because = span.opened_because or other_span.opened_because
     for call, other in zip(merged.calls, evaluation.calls, strict=True):
         call.draws |= other.draws
+        call.differentiates |= other.differentiates
         call.eval_storages = tuple(meta.storage for _, meta in other.outputs)
         call.eval_writes = other.writes
     return merged

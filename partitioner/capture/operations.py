@@ -54,6 +54,8 @@ class OperationRecorder(CallWriter):
         """Run ``func``; write it down if it makes, changes or draws anything."""
         kwargs = kwargs or {}
         if self.silent:
+            if self.current is not None and func in GRADIENTS:
+                self.current.differentiates = True
             return func(*args, **kwargs)
         given = (args, kwargs)
         args, kwargs = plain(given)

@@ -66,6 +66,8 @@ class Call:
     """Storages of the outputs in eval mode, where dropout hands its argument on."""
     eval_writes: tuple[int, ...] = ()
     draws: bool = False
+    differentiates: bool = False
+    """Whether it computes gradients in its forward: a leaf may."""
     checks: bool = False
     """Whether it raises on some values, and does nothing else."""
     draw_key: str = ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from partitioner.graph import ModelGraph, TensorMeta, info
 
 if TYPE_CHECKING:
@@ -26,9 +28,9 @@ def differentiable_values(graph: ModelGraph) -> frozenset[fx.Node]:
     """Return the nodes whose results get a gradient from some output of the model.
 
     What no output depends on gets none in the original: what its producers saved may
-    be written in place. So a boundary must send it without a gradient. Where it cannot
-    be told, a node counts: a leaf of the user's own may differentiate by itself, and a
-    write changes all that shares the memory.
+    be written in place. So a boundary must send it without a gradient. What a leaf that
+    differentiates by itself reads counts too, and a write changes all that shares the
+    memory.
     """
     groups: dict[fx.Node, list[frozenset[fx.Node]]] = {}
     for group in graph.groups:
@@ -56,8 +58,11 @@ def differentiable_values(graph: ModelGraph) -> frozenset[fx.Node]:
 
 
 def _may_differentiate(graph: ModelGraph, node: fx.Node) -> bool:
-    """Whether a leaf could call autograd in its forward, and hand on no gradient."""
+    """Whether a leaf computes gradients in its forward, and hands on none."""
     if node.op != "call_module" or requires_grad(node):
         return False
-    module = graph.model.get_submodule(str(node.target))
-    return not type(module).__module__.startswith("torch.nn.")
+    if info(node).differentiates:
+        return True
+    # What TorchScript calls was not seen.
+    inner = graph.model.get_submodule(str(node.target)).modules()
+    return any(isinstance(module, torch.jit.ScriptModule) for module in inner)

@@ -51,6 +51,28 @@ class AsksInside(toys.Toy):
         return self.second(x) + self.inner(self.first(x))
 
 
+class ReadsValue(torch.nn.Module):
+    """A leaf that hands on no gradient, and that computes none."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return torch.zeros_like(h) + float(h.sum().item() > 0)
+
+
+class WritesUnread(toys.Toy):
+    """Writes over what ``tanh`` has saved; no output depends on what is made of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = ReadsValue()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        unread = torch.tanh(h * h)
+        copy = unread * 2.0
+        unread.add_(1.0)
+        return self.second(h) + self.inner(copy)
+
+
 def reached(graph: ModelGraph) -> set[str]:
     return {info(node).id for node in differentiable_values(graph)}
 
@@ -63,6 +85,13 @@ def test_what_no_output_depends_on_crosses_without_a_gradient():
     found = {value.name: value for value in spec.values}
     assert found["sigmoid"].drops_gradient
     assert not found["sigmoid"].differentiable
+    assert all(found.ok for found in cut_everywhere(graph))
+
+
+def test_a_leaf_that_computes_no_gradient_asks_for_none():
+    graph = capture(seeded(WritesUnread()), BATCH)
+    assert [node.target for node in graph.graph.nodes if info(node).differentiates] == []
+    assert not reached(graph) & {"@0:1", "@0:2"}  # the tanh and its copy
     assert all(found.ok for found in cut_everywhere(graph))
 
 
