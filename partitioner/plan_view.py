@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from partitioner.cost.weights import read_weights
-from partitioner.emit.gradients import differentiable_values
+from partitioner.emit.gradients import GradientFlow
 from partitioner.graph import InputSpec, ModelGraph, info
 from partitioner.version import __version__
 
@@ -305,13 +305,13 @@ def _cluster(plan: Plan) -> dict[str, Any] | None:
 
 
 def _boundaries(plan: Plan) -> list[dict[str, Any]]:
-    differentiable = differentiable_values(plan.graph)
+    flow, stage_of = GradientFlow(plan.graph), plan.placement.stage_of
     return [
         {
             "after_stage": stage,
             "between_nodes": plan.problem.is_far(stage + 1),
             "values": [
-                _value(node, differentiable=node in differentiable)
+                _value(node, differentiable=flow.comes_back(node, stage, stage_of))
                 for node in values
                 if info(node).outputs
             ],

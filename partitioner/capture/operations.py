@@ -54,9 +54,7 @@ class OperationRecorder(CallWriter):
         """Run ``func``; write it down if it makes, changes or draws anything."""
         kwargs = kwargs or {}
         if self.silent:
-            if self.current is not None and func in GRADIENTS:
-                self.current.differentiates = True
-            return func(*args, **kwargs)
+            return self._inside_leaf(func, args, kwargs)
         given = (args, kwargs)
         args, kwargs = plain(given)
         name = function_name(func)
@@ -84,6 +82,13 @@ class OperationRecorder(CallWriter):
         if call.draws:
             self._note_range(out, drawn_range(name, args, kwargs))
         return out
+
+    def _inside_leaf(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if func in GRADIENTS and self.current is not None:
+            self.current.differentiates = True
+        return func(*args, **kwargs)
 
     def module_path(self) -> str:
         """Return the path of the module call that is running."""

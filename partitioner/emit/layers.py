@@ -10,7 +10,7 @@ from torch import fx
 from partitioner.capture.tree import rebuild
 from partitioner.emit.flow import Flow, find_flow
 from partitioner.emit.fuse import Call, fuse
-from partitioner.emit.gradients import differentiable_values, requires_grad
+from partitioner.emit.gradients import GradientFlow, requires_grad
 from partitioner.emit.lint import check_boundary, quantized_values
 from partitioner.emit.placement import (
     Piece,
@@ -101,7 +101,7 @@ def emit(
         i for i in range(len(found)) if i == 0 or found[i].stage != found[i - 1].stage
     ]
     parts = (*starts, len(found))
-    wires = _Wires(graph)
+    wires = _Wires(graph, placement)
     layers = tuple(
         _layer(
             graph, found, calls, flow, wires, index=index, parts=parts, seeder=seeder
@@ -171,23 +171,24 @@ def _layer(
 class _Wires:
     """Describes the values of boundaries."""
 
-    def __init__(self, graph: ModelGraph) -> None:
-        self._differentiable = differentiable_values(graph)
+    def __init__(self, graph: ModelGraph, placement: Placement) -> None:
+        self._flow = GradientFlow(graph)
+        self._stage_of = placement.stage_of
         self._quantized = quantized_values(graph)
 
     def spec(self, values: Sequence[fx.Node], stage: int) -> WireSpec:
         """Describe the values of the boundary after a stage."""
         check_boundary(values, self._quantized, stage)
-        return WireSpec(tuple(self._value(node) for node in values))
+        return WireSpec(tuple(self._value(node, stage) for node in values))
 
-    def _value(self, node: fx.Node) -> WireValue:
+    def _value(self, node: fx.Node, stage: int) -> WireValue:
         facts = info(node)
         if facts.kind == "size":
             return WireValue(
                 name=node.name, kind="int", dtype=None, shape=(), differentiable=False
             )
         meta = facts.outputs[0]
-        differentiable = node in self._differentiable
+        differentiable = self._flow.comes_back(node, stage, self._stage_of)
         return WireValue(
             name=node.name,
             kind="tensor",

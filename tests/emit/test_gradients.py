@@ -8,7 +8,7 @@ from torch import Tensor
 
 from partitioner.capture import capture
 from partitioner.emit import emit
-from partitioner.emit.gradients import differentiable_values
+from partitioner.emit.gradients import GradientFlow
 from partitioner.graph import ModelGraph, info
 from partitioner.verify import verify
 from partitioner.verify.inputs import input_tensors
@@ -24,6 +24,18 @@ class Unread(toys.Toy):
         unread = torch.sigmoid(h * h)
         h.add_(1.0)
         return self.second(h) + torch.tanh(unread).detach()
+
+
+class WritesLater(toys.Toy):
+    """What the output depends on is read before it is written for a dead branch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        kept = h * 2.0
+        h.tanh_()
+        unread = h * 3.0
+        h.add_(1.0)
+        return self.second(kept) + 0.0 * torch.ones_like(unread)
 
 
 class WritesPart(toys.Toy):
@@ -74,7 +86,10 @@ class WritesUnread(toys.Toy):
 
 
 def reached(graph: ModelGraph) -> set[str]:
-    return {info(node).id for node in differentiable_values(graph)}
+    """Return the values that get a gradient from any reader."""
+    flow = GradientFlow(graph)
+    nodes = [node for node in graph.graph.nodes if node.op != "output"]
+    return {info(node).id for node in nodes if flow.comes_back(node, 0, {})}
 
 
 def test_what_no_output_depends_on_crosses_without_a_gradient():
@@ -90,9 +105,28 @@ def test_what_no_output_depends_on_crosses_without_a_gradient():
 
 def test_a_leaf_that_computes_no_gradient_asks_for_none():
     graph = capture(seeded(WritesUnread()), BATCH)
-    assert [node.target for node in graph.graph.nodes if info(node).differentiates] == []
+    assert [
+        node.target for node in graph.graph.nodes if info(node).differentiates
+    ] == []
     assert not reached(graph) & {"@0:1", "@0:2"}  # the tanh and its copy
     assert all(found.ok for found in cut_everywhere(graph))
+
+
+def test_only_writes_before_a_read_count():
+    graph = capture(seeded(WritesLater()), BATCH)
+    found = reached(graph)
+    assert "first@0" in found
+    assert "@0:1" not in found  # the tanh, written after the output's read
+    assert all(result.ok for result in cut_everywhere(graph))
+
+
+def test_a_value_gets_a_gradient_only_from_readers_behind_the_boundary():
+    graph = capture(seeded(WritesLater()), BATCH)
+    by_id = {info(node).id: node for node in graph.graph.nodes if "info" in node.meta}
+    first, kept = by_id["first@0"], by_id["@0:0"]
+    flow = GradientFlow(graph)
+    assert flow.comes_back(first, 0, {kept: 1})
+    assert not flow.comes_back(first, 1, {kept: 1})
 
 
 @pytest.mark.parametrize("toy", [WritesPart, AsksInside])
