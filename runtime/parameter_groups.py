@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from partitioner.errors import OptionError
+from partitioner.runtime.ties import is_counted
 
 if TYPE_CHECKING:
     from partitioner.runtime.pipeline_module import PartitionedPipelineModule
@@ -86,9 +87,14 @@ def parameter_groups(
         group = chosen.get(entry.names[0])
         if group is not None and entry.names[0] in held:
             members[group].append(held[entry.names[0]])
+    for index, found in enumerate(members):
+        if not found:
+            found.append(module.placeholder(index))
+    if not any(is_counted(parameter) for found in members for parameter in found):
+        members[0].append(module.placeholder(0))
     return [
-        {"params": found or [module.placeholder(index)], **option}
-        for index, (found, option) in enumerate(zip(members, options, strict=True))
+        {"params": found, **option}
+        for found, option in zip(members, options, strict=True)
     ]
 
 

@@ -6,12 +6,13 @@ import io
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from deepspeed.accelerator import get_accelerator
 from torch import nn
 
-from partitioner.errors import RuntimeGuardError
 from partitioner.runtime.agreement import ensure_process_group, raise_on_all_ranks
 from partitioner.runtime.fixed_shapes import FixedShapes
+from partitioner.runtime.idle_stage import reach
 from partitioner.runtime.loss_stage import LossStage
 from partitioner.runtime.pipeline_options import (
     check_options,
@@ -21,7 +22,12 @@ from partitioner.runtime.pipeline_options import (
 )
 from partitioner.runtime.replicas import replicate, share_buffers
 from partitioner.runtime.tied_stages import TiedStages
-from partitioner.runtime.ties import ParameterTie, check_ties, forget_gradients
+from partitioner.runtime.ties import (
+    ParameterTie,
+    check_ties,
+    forget_gradients,
+    is_counted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,8 +59,7 @@ class PartitionedPipelineModule(TiedStages, LossStage):
     Raises:
         OptionError: An option contradicts the plan.
         EmitError: ``parts`` or a tie does not fit the layers.
-        RuntimeGuardError: The DeepSpeed version, the number of processes, or a
-            stage without anything to train.
+        RuntimeGuardError: The DeepSpeed version, or the number of processes.
     """
 
     stages_per_rank: ClassVar[int] = 1
@@ -92,6 +97,9 @@ class PartitionedPipelineModule(TiedStages, LossStage):
                 **pipeline_module_kwargs,
             )
         self._mark_for_clipping()
+        self._idle = None
+        if not any(map(is_counted, self.parameters())):
+            self._idle = self.placeholder(0)
         replicate(
             self.parameters(),
             group=self._grid.get_data_parallel_group(),
@@ -121,6 +129,8 @@ class PartitionedPipelineModule(TiedStages, LossStage):
         if self._receives_inputs() and not self.dynamic_shape:
             self._fixed_shapes.check(forward_input)
         outputs = super().forward(forward_input)
+        if self._idle is not None and torch.is_grad_enabled():
+            outputs = reach(outputs, self._idle)
         if self._hands_to_loss() and isinstance(outputs, tuple):
             # The engine keeps what it gets until a later micro-batch takes its place:
             # a list, which the loss empties once it has read it.
@@ -147,16 +157,19 @@ class PartitionedPipelineModule(TiedStages, LossStage):
     def placeholder(self, index: int) -> nn.Parameter:
         """Return what stands in an optimizer's group that has nothing on this stage.
 
-        One zero that never gets a gradient. It belongs to this module, because
+        One zero without a gradient. It belongs to this module, because
         DeepSpeed looks up every optimized parameter's name there, but to no segment:
-        no layer file holds it.
+        no layer file holds it. Where a stage counts no parameter of its own, number 0
+        is there from the start, and gets a gradient of zero.
 
         Args:
             index: Number of the group.
         """
         name = f"empty_group_{index}"
         if name not in self._parameters:
-            like = next(p for p in self.parameters() if p.is_floating_point())
+            device = get_accelerator().device_name(self.local_rank)
+            held = (p for p in self.parameters() if p.is_floating_point())
+            like = next(held, torch.zeros(1, device=device))
             parameter: Any = nn.Parameter(like.new_zeros(1))
             parameter.ds_pipe_replicated = False
             self.register_parameter(name, parameter)
@@ -200,7 +213,6 @@ class PartitionedPipelineModule(TiedStages, LossStage):
             super()._build()
             for parameter in self.parameters():
                 forget_gradients(parameter)
-            self._check_trainable()
             self._find_tied_parameters()
         check_ties(self._tied_parameters)
 
@@ -212,14 +224,6 @@ class PartitionedPipelineModule(TiedStages, LossStage):
         """
         for parameter in self.parameters():
             parameter.model_parallel = not parameter.ds_pipe_replicated
-
-    def _check_trainable(self) -> None:
-        if not any(parameter.requires_grad for parameter in self.parameters()):
-            raise RuntimeGuardError(
-                f"stage {self.stage_id} has no parameter that requires grad, and "
-                "DeepSpeed cannot build an optimizer for it",
-                hint="use fewer stages, or train at least one parameter of each",
-            )
 
 
 @contextmanager

@@ -15,7 +15,13 @@ from partitioner.runtime.agreement import gather
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ParameterTie", "check_ties", "forget_gradients", "sum_tied_gradient"]
+__all__ = [
+    "ParameterTie",
+    "check_ties",
+    "forget_gradients",
+    "is_counted",
+    "sum_tied_gradient",
+]
 
 # Where DeepSpeed's optimizers accumulate a parameter's gradient, and the one that
 # counts if several are there: the bf16 optimizer's high-precision gradient, ZeRO-1's
@@ -63,6 +69,17 @@ def check_ties(parameters: Mapping[str, nn.Parameter]) -> None:
                 f"{'; '.join(sorted(different))}",
                 hint="a tie holds one parameter; all its names must mean that one",
             )
+
+
+def is_counted(parameter: nn.Parameter) -> bool:
+    """Whether a parameter is trained, and its gradient counted in the norm, here.
+
+    A stage needs one: DeepSpeed builds no optimizer for nothing, and its bf16 optimizer
+    takes no norm where every parameter is counted on another stage.
+    """
+    return parameter.requires_grad and not getattr(
+        parameter, "ds_pipe_replicated", False
+    )
 
 
 def forget_gradients(parameter: nn.Parameter) -> None:

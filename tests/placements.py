@@ -23,7 +23,7 @@ def random_placement(
 ) -> Placement:
     """Cut the units' topological order at random places.
 
-    Every stage gets at least one trainable unit, as DeepSpeed demands.
+    Every stage gets at least one unit with a parameter, trained or frozen.
     """
     found = units(SimpleNamespace(graph=graph))  # type: ignore[arg-type]
     stage_of_unit = _random_stages(graph, found, stages, rng)
@@ -88,7 +88,7 @@ def _random_stages(
         for index, nodes in enumerate(found.nodes)
         if any(info(node).kind == "compute" for node in nodes)
     ]
-    trainable = [_trains(graph, found.nodes[index]) for index in computing]
+    weighted = [_has_parameters(graph, found.nodes[index]) for index in computing]
     first = 1 + max(
         (
             place
@@ -106,7 +106,7 @@ def _random_stages(
         if cuts[0] < first or len(set(cuts)) < len(cuts):
             continue
         bounds = itertools.pairwise([0, *cuts, len(computing)])
-        if all(any(trainable[start:end]) for start, end in bounds):
+        if all(any(weighted[start:end]) for start, end in bounds):
             break
     else:
         message = f"no legal cut through {pattern!r} was found"
@@ -120,19 +120,15 @@ def _random_stages(
     return stage_of
 
 
-def _trains(graph: ModelGraph, nodes: Any) -> bool:
+def _has_parameters(graph: ModelGraph, nodes: Any) -> bool:
+    names = dict(graph.model.named_parameters(remove_duplicate=False))
     for node in nodes:
         if node.op == "call_module":
             leaf = graph.model.get_submodule(str(node.target))
-            if any(parameter.requires_grad for parameter in leaf.parameters()):
+            if next(leaf.parameters(), None) is not None:
                 return True
-        trained = {
-            name
-            for name, parameter in graph.model.named_parameters(remove_duplicate=False)
-            if parameter.requires_grad
-        }
         for source in node.all_input_nodes:
-            if source.op == "get_attr" and str(source.target) in trained:
+            if source.op == "get_attr" and str(source.target) in names:
                 return True
     return False
 

@@ -83,6 +83,18 @@ def test_too_many_stages_name_the_largest_possible():
         partition(mlp(), largest + 1, example_inputs=BATCH, device="cpu")
 
 
+def test_what_is_frozen_is_cut_as_what_trains_but_something_must_train():
+    model = mlp()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(TooManyStagesError, match="no parameter that requires grad"):
+        partition(model, 2, example_inputs=BATCH, device="cpu")
+
+    list(model.parameters())[-1].requires_grad_(True)
+    plan = partition(model, 2, example_inputs=BATCH, device="cpu")
+    assert len(plan.stages) == 2
+
+
 def test_a_memory_limit_that_is_too_small_names_stage_and_size():
     entry = MODELS["gpt2"]
     with pytest.raises(MemoryLimitError) as caught:

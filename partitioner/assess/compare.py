@@ -78,7 +78,7 @@ def compare(case: Case) -> Comparison:
         case: The plan.
     """
     problem, mine = case.problem, case.assignment
-    splits = [_scored("this plan", case, mine.stage_of, mine.recomputed)]
+    splits = [_scored("this plan", case, mine.stage_of, mine.recomputed, stock=False)]
     layers = whole_layers(case.costed, problem, case.units)
     for name, cut in RIVALS.items():
         stage_of = [0] * len(problem.units)
@@ -91,13 +91,19 @@ def compare(case: Case) -> Comparison:
             unit.block >= 0 and problem.checkpointing != "none"
             for unit in problem.units
         )
-        splits.append(_scored(name, case, stage_of, recomputed))
+        splits.append(_scored(name, case, stage_of, recomputed, stock=True))
     return Comparison(splits=tuple(splits))
 
 
 def _scored(
-    name: str, case: Case, stage_of: Sequence[int], recomputed: Sequence[bool]
+    name: str,
+    case: Case,
+    stage_of: Sequence[int],
+    recomputed: Sequence[bool],
+    *,
+    stock: bool,
 ) -> Split:
+    """Score one split; ``stock``: DeepSpeed's own module would train it."""
     problem = case.problem
     found = score(problem, stage_of, recomputed)
     simulated = predict(problem, stage_of, recomputed, case.options.schedule)
@@ -110,11 +116,13 @@ def _scored(
         bubble_share=simulated.bubble_share,
         memory_bytes=max(rank.memory_bytes for rank in found.ranks),
         recompute_s=sum(stage.recompute_s for stage in found.stages),
-        faults=tuple(_faults(case, stage_of, found)),
+        faults=tuple(_faults(case, stage_of, found, stock=stock)),
     )
 
 
-def _faults(case: Case, stage_of: Sequence[int], found: Score) -> Iterator[str]:
+def _faults(
+    case: Case, stage_of: Sequence[int], found: Score, *, stock: bool
+) -> Iterator[str]:
     """Yield what keeps a split from being trained."""
     problem = case.problem
     empty = set(range(problem.stages)) - set(stage_of)
@@ -126,7 +134,7 @@ def _faults(case: Case, stage_of: Sequence[int], found: Score) -> Iterator[str]:
     frozen = set(range(problem.stages)) - empty - trained
     if empty:
         yield f"nothing on {_numbered('stage', sorted(empty))}"
-    if frozen:
+    if frozen and stock:
         yield f"nothing to train on {_numbered('stage', sorted(frozen))}"
     over = [
         rank

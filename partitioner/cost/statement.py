@@ -98,7 +98,6 @@ def problem(
                 units=readers,
                 static_bytes=engine.held(weights),
                 step_bytes=engine.step(weights),
-                trainable=False,
                 gradient_bytes=_gradient_bytes(weights),
             )
             for readers, weights in owners.items()
@@ -163,13 +162,17 @@ def _units(
     stages: int,
     engine: Engine,
 ) -> Iterable[Unit]:
-    # A stage needs a trainable parameter of its own: of a tie only the first copy
-    # counts, since DeepSpeed's bf16 optimizer fails where all are replicated.
-    trains = {
-        readers[0]
-        for readers, weights in owners.items()
-        if any(weight.trainable for weight in weights)
-    }
+    # A parameter counts where it is used first.
+    trains, freezes = (
+        {
+            readers[0]
+            for readers, weights in owners.items()
+            if any(
+                weight.is_parameter and weight.trainable is flag for weight in weights
+            )
+        }
+        for flag in (True, False)
+    )
     reserved = reserved_bytes(costed, found, blocks)
     for index, nodes in enumerate(found.nodes):
         cost = sum((costed.costs[node] for node in nodes), NodeCost())
@@ -183,6 +186,7 @@ def _units(
             step_bytes=engine.step(weights),
             transient_bytes=max(0, cost.transient_bytes - reserved),
             trainable=index in trains,
+            frozen=index in freezes,
             block=blocks[index],
             pinned_stage=_pin(nodes, stages),
             gradient_bytes=_gradient_bytes(weights),

@@ -58,9 +58,9 @@ class Cuts:
     """First stage of each group."""
     latest: Ints
     """Last stage of each group."""
-    trained: Ints
-    """How many groups with trainable parameters lie before each cut."""
-    untrained_s: float
+    weighted: Ints
+    """How many groups with parameters of their own lie before each cut."""
+    weightless_s: float
     """Added to the cuts for each stage without one; infinite: every stage has one."""
 
 
@@ -96,8 +96,8 @@ class Chains:
                 (a, b): cuts.ends_s[b, self.after] - cuts.starts_s[a, self.before]
                 for a, b in set(pairwise(cuts.row_of))
             }
-            bare = cuts.trained[self.after] == cuts.trained[self.before]
-            self.extra_s = np.where(bare, cuts.untrained_s, 0.0)
+            bare = cuts.weighted[self.after] == cuts.weighted[self.before]
+            self.extra_s = np.where(bare, cuts.weightless_s, 0.0)
             self.steps = [self._step(s) for s in range(self.stages)]
             tables = len(self.before) * (len(self.spent_s) - 1)
             self.complete = sum(map(len, self.steps)) + tables <= MOST_PAIRS
@@ -133,8 +133,8 @@ class Chains:
             earlier = chosen[int(np.searchsorted(high_s, least_s)) : start + ROWS]
             spent_s = ends_s[later][:, None] - starts_s[earlier][None, :]
             fits = spent_s <= longest_s
-            if math.isinf(cuts.untrained_s):
-                fits &= cuts.trained[later][:, None] > cuts.trained[earlier][None, :]
+            if math.isinf(cuts.weightless_s):
+                fits &= cuts.weighted[later][:, None] > cuts.weighted[earlier][None, :]
             rows, columns = np.nonzero(fits)
             rows, columns = _nested(packed, later, earlier, rows, columns)
             found.append((earlier[columns], later[rows]))

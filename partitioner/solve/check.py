@@ -46,7 +46,7 @@ def rule_faults(problem: Problem, assignment: Assignment) -> list[str]:
     return [
         *_order_faults(problem, assignment),
         *_pin_faults(problem, assignment),
-        *_trainable_faults(problem, assignment),
+        *_weight_faults(problem, assignment),
         *_constraint_faults(problem, assignment),
     ]
 
@@ -73,18 +73,15 @@ def _pin_faults(problem: Problem, assignment: Assignment) -> Iterator[str]:
             yield f"{unit.name} is pinned to stage {pin} but placed on stage {stage}"
 
 
-def _trainable_faults(problem: Problem, assignment: Assignment) -> Iterator[str]:
-    trained = {
+def _weight_faults(problem: Problem, assignment: Assignment) -> Iterator[str]:
+    weighted = {
         stage
         for unit, stage in zip(problem.units, assignment.stage_of, strict=True)
-        if unit.trainable
+        if unit.weighted
     }
-    for tie in problem.ties:
-        if tie.trainable:
-            trained.update(assignment.stage_of[unit] for unit in tie.units)
     for stage in range(problem.stages):
-        if stage not in trained:
-            yield f"stage {stage} has no trainable parameter"
+        if stage not in weighted:
+            yield f"stage {stage} has no parameter of its own"
 
 
 def _block_faults(problem: Problem, assignment: Assignment) -> Iterator[str]:

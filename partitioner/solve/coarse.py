@@ -112,7 +112,7 @@ def _sides(grouped: Cored, held: Flags) -> tuple[Cuts, Cuts]:
     cores = list(grouped.core_of)
     boundaries = range(coarse.problem.stages + 1)
     row_of = tuple(int(coarse.problem.is_far(boundary)) for boundary in boundaries)
-    trained = held.astype(np.int64) @ np.array(coarse.trainable, dtype=np.int64)
+    weighted = held.astype(np.int64) @ np.array(coarse.weighted, dtype=np.int64)
     plain = Cuts(
         held=held,
         starts_s=work_s - cut_s,
@@ -122,8 +122,8 @@ def _sides(grouped: Cored, held: Flags) -> tuple[Cuts, Cuts]:
         total_s=total_s,
         earliest=coarse.earliest,
         latest=coarse.latest,
-        trained=trained,
-        untrained_s=math.inf,
+        weighted=weighted,
+        weightless_s=math.inf,
     )
     least_cut_s = cut_s - grouped.dearer_s  # below zero, too: work moved in return
     least = Cuts(
@@ -135,7 +135,7 @@ def _sides(grouped: Cored, held: Flags) -> tuple[Cuts, Cuts]:
         total_s=total_s,
         earliest=fine.earliest[cores],
         latest=fine.latest[cores],
-        trained=trained,
-        untrained_s=grouped.parted_s,
+        weighted=weighted,
+        weightless_s=grouped.parted_s,
     )
     return plain, least

@@ -139,7 +139,7 @@ class Joiner:
             )
             yield (
                 groups.work_s[group] <= 0
-                and not groups.trainable[group]
+                and not groups.weighted[group]
                 and (bytes_held == 0 or not problem.limited)
                 and tied.isdisjoint(members)
                 and not any(quota.counts[group] for quota in groups.quotas)

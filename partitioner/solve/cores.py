@@ -54,18 +54,18 @@ class _CoreJoiner(Joiner):
     """For each group, the bits of itself and of all that must come after it."""
     work_s: list[float] = field(init=False)
     """Work that counts at each group: its own, and what was moved to it."""
-    trained: list[bool] = field(init=False)
+    weighted: list[bool] = field(init=False)
     spared_s: float = field(init=False, default=0.0)
     """What the join last found safe spares both stages."""
     least_spared_s: float = field(init=False, default=math.inf)
-    """The least that was spared by joining something trained."""
+    """The least that was spared by joining something with weights."""
     dearer_s: float = field(init=False, default=0.0)
     """What all joins together may have added to one boundary."""
 
     def __post_init__(self) -> None:
         """Begin with the work of each group."""
         self.work_s = (self.groups.work_s / fastest(self.groups.problem)).tolist()
-        self.trained = list(self.groups.trainable)
+        self.weighted = list(self.groups.weighted)
         super(_CoreJoiner, self).__post_init__()
 
     def _free(self) -> Iterator[bool]:
@@ -95,8 +95,8 @@ class _CoreJoiner(Joiner):
         moved_s = min(self.work_s[group], spared_s)
         self.work_s[group] -= moved_s
         self.work_s[into] += moved_s
-        if self.trained[group]:
-            self.trained[into] = True
+        if self.weighted[group]:
+            self.weighted[into] = True
             self.least_spared_s = min(self.least_spared_s, spared_s)
 
 
@@ -119,7 +119,7 @@ class Cored:
     work_s: Floats
     """Seconds that count at each fine group; for a core, what was moved to it, too."""
     parted_s: float
-    """Least that a stage adds to the cuts if all it trains is parted from its cores.
+    """Least that a stage adds to the cuts if no parameter on it is at its core.
 
     Some satellite on it was then joined to what lies on another stage, and every
     boundary between pays what that join spared.

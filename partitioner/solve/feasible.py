@@ -1,4 +1,4 @@
-"""Decides how many stages can be had at all, pins and trainable parameters given."""
+"""Decides how many stages can be had at all, pins and parameters given."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def _pins(problem: Problem) -> Iterator[tuple[int, int]]:
 
 
 def witness(groups: Groups, windows: Windows, stages: int) -> list[int] | None:
-    """Find one stage per group such that each stage has a trainable group.
+    """Find one stage per group such that each stage has a group with parameters.
 
-    Gives every stage one trainable group, the one with the least room first (earliest
+    Gives every stage one of these, the one with the least room first (earliest
     deadline first, which is exact for unit jobs: Horn, 1974), in topological order
     among equals; the others follow their predecessors. Windows that grow along the
     edges make the exchange argument hold under precedence, too.
@@ -81,7 +81,7 @@ def witness(groups: Groups, windows: Windows, stages: int) -> list[int] | None:
     """
     first, last = windows
     waiting = sorted(
-        (first[group], group) for group, flag in enumerate(groups.trainable) if flag
+        (first[group], group) for group, flag in enumerate(groups.weighted) if flag
     )
     ready: list[tuple[int, int]] = []
     chosen: dict[int, int] = {}
@@ -109,8 +109,10 @@ def largest_stages(groups: Groups) -> int:
         groups: The cycles condensed, pins not yet applied.
 
     Returns:
-        The number; 0 if no stage can have a trainable parameter.
+        The number; 0 if no stage can have a parameter of its own, or none trains.
     """
+    if not any(unit.trainable for unit in groups.problem.units):
+        return 0
     for stages in _downwards(groups):
         try:
             windows = pin_windows(groups, stages)
@@ -122,7 +124,7 @@ def largest_stages(groups: Groups) -> int:
 
 
 def _downwards(groups: Groups) -> Iterator[int]:
-    return iter(range(sum(groups.trainable), 0, -1))
+    return iter(range(sum(groups.weighted), 0, -1))
 
 
 def _require_equal(problem: Problem) -> None:
@@ -142,31 +144,35 @@ def require_stages(problem: Problem) -> tuple[Groups, Sequence[int]]:
     Raises:
         OptionError: ``stages`` is below one, or a pin is impossible.
         TooManyStagesError: There are more stages than the model can be cut into.
-        InfeasibleError: The pins leave some stage without a trainable parameter, or
+        InfeasibleError: The pins leave some stage without a parameter, or
             parts that are to be spread evenly cannot be.
     """
     groups = condensed(problem)
     stages = problem.stages
     _require_equal(problem)
-    trainable = sum(groups.trainable)
-    largest = largest_stages(groups) if stages > trainable else None
+    if not any(unit.trainable for unit in problem.units):
+        raise TooManyStagesError(
+            "the model has no parameter that requires grad",
+            largest=0,
+            hint="Nothing is trainable: set requires_grad on some parameter.",
+        )
+    weighted = sum(groups.weighted)
+    largest = largest_stages(groups) if stages > weighted else None
     if largest is None:
         windows = pin_windows(groups, stages)
         found = witness(groups, windows, stages)
         if found is not None:
             return groups, found
         largest = largest_stages(groups)
-    if largest < stages and (largest or not trainable):
+    if 0 < largest < stages:
         raise TooManyStagesError(
             f"{stages} stages were asked for, but the model can be cut into at most"
-            f" {largest}: every stage needs a trainable parameter of its own"
-            f" ({trainable} separable units have one)",
+            f" {largest}: every stage needs a parameter of its own"
+            f" ({weighted} separable units have one)",
             largest=largest,
-            hint=f"Use at most {largest} stages."
-            if largest
-            else "Nothing is trainable: set requires_grad on some parameter.",
+            hint=f"Use at most {largest} stages.",
         )
     raise InfeasibleError(
-        f"the pins leave some of the {stages} stages without a trainable parameter",
+        f"the pins leave some of the {stages} stages without a parameter of their own",
         hint=f"Remove a pin, or use {largest} stages." if largest else "Remove a pin.",
     )

@@ -55,8 +55,8 @@ class Groups:
     """Units of each group, ascending."""
     work_s: npt.NDArray[np.float64]
     """Forward and backward time of each group, forced recomputation included."""
-    trainable: tuple[bool, ...]
-    """Whether a group uses a trainable parameter, its own or a tied one."""
+    weighted: tuple[bool, ...]
+    """Whether a group has a parameter of its own."""
     earliest: npt.NDArray[np.int64]
     """First stage that the pins leave to each group."""
     latest: npt.NDArray[np.int64]
@@ -119,14 +119,15 @@ def build_groups(
         [0] * len(label),
         [problem.stages - 1] * len(label),
     )
-    trainable = _trainable_units(problem)
     pairs = {(group_of[a], group_of[b]) for a, b in edges}
     return Groups(
         problem=problem,
         group_of=tuple(group_of),
         members=members,
         work_s=_work_s(problem, group_of, len(members)),
-        trainable=tuple(any(trainable[u] for u in group) for group in members),
+        weighted=tuple(
+            any(problem.units[u].weighted for u in group) for group in members
+        ),
         earliest=np.array([max(first[u] for u in group) for group in members]),
         latest=np.array([min(last[u] for u in group) for group in members]),
         edges=tuple(sorted((a, b) for a, b in pairs if a != b)),
@@ -175,14 +176,6 @@ def _work_s(
         again_s = unit.forward_s if forced and unit.block >= 0 else 0.0
         work_s[group] += unit.forward_s + unit.backward_s + again_s
     return work_s
-
-
-def _trainable_units(problem: Problem) -> list[bool]:
-    trainable = [unit.trainable for unit in problem.units]
-    for tie in problem.ties:
-        for unit in tie.units:
-            trainable[unit] = trainable[unit] or tie.trainable
-    return trainable
 
 
 def _group_values(problem: Problem, group_of: Sequence[int]) -> tuple[GroupValue, ...]:

@@ -227,7 +227,7 @@ class Ideals:
         rows = self.held.astype(np.float32)
         shared = rows @ rows.T
         nested: Flags = np.equal(shared, shared.diagonal()[:, None])
-        nested &= self._counted(np.array(self.groups.trainable)) > 0
+        nested &= self._counted(np.array(self.groups.weighted)) > 0
         for quota in self.groups.quotas:
             nested &= np.equal(self._counted(quota.counts), quota.each)
         return nested

@@ -113,12 +113,12 @@ class Intervals:
 
     @cached_property
     def _sound(self) -> npt.NDArray[np.bool_]:
-        """Whether the interval is not empty and has a trainable parameter."""
+        """Whether the interval is not empty and has a parameter of its own."""
         flags = np.bincount(
-            self.segment, weights=np.array(self.groups.trainable), minlength=len(self)
+            self.segment, weights=np.array(self.groups.weighted), minlength=len(self)
         )
-        trained = np.concatenate([[0.0], np.cumsum(flags)])
-        sound: npt.NDArray[np.bool_] = trained[None, :] > trained[:, None]
+        counted = np.concatenate([[0.0], np.cumsum(flags)])
+        sound: npt.NDArray[np.bool_] = counted[None, :] > counted[:, None]
         return sound
 
     def allowed(self, stage: int) -> npt.NDArray[np.bool_]:

@@ -196,7 +196,7 @@ class Search:
         self._tell(f"is there a plan below {target_s:.6g} s?")
         groups = contract_dear(laid.groups, target_s)
         windows = reach(groups).windows(longest_below(groups, target_s))
-        if windows.empty or sum(groups.trainable) < self.problem.stages:
+        if windows.empty or sum(groups.weighted) < self.problem.stages:
             self._raise_bound(target_s, "stage windows leave some unit no stage")
             return None, True
         relaxed = self._below_by_cores(laid, best_s)

@@ -40,7 +40,7 @@ class Unit:
     static_bytes: int
     """Weights, gradients and optimizer states that this unit alone uses."""
     trainable: bool
-    """Whether the unit uses at least one trainable parameter."""
+    """Whether the unit uses a trainable parameter that no unit before it uses."""
     block: int = -1
     """Activation-checkpoint unit: equal blocks are recomputed together; -1: never."""
     step_bytes: int = 0
@@ -51,6 +51,16 @@ class Unit:
     """The only stage it may be on (negative counts from the last); None: any."""
     gradient_bytes: int = 0
     """Gradients that replicas of the pipeline sum after a step."""
+    frozen: bool = False
+    """Whether the unit uses a frozen parameter that no unit before it uses."""
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the unit has a parameter of its own: every stage needs one that has.
+
+        A stage without would be legal; only what is worth a stage is looked for.
+        """
+        return self.trainable or self.frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +101,6 @@ class Tie:
     """Weights, gradients and optimizer states of one copy."""
     step_bytes: int = 0
     """What the optimizer's step needs on top for one copy."""
-    trainable: bool = True
     gradient_bytes: int = 0
     """Gradients of one copy that replicas of the pipeline sum after a step."""
 

@@ -66,7 +66,7 @@ class Program:
         if groups.problem.limited:
             again = MemoryRows(self).add()
         self._objective(again, target_s, longest_s)
-        self._trainable()
+        self._weights()
         self._quotas()
 
     def stage_of_groups(self, values: Mapping[str, float]) -> list[int]:
@@ -244,11 +244,11 @@ class Program:
         terms = ((term, scale * value.crossing_s(far=far)) for term, value in pairs)
         return self.rows.equal(f"h{stage}", terms)
 
-    def _trainable(self) -> None:
-        """Give every stage at least one group with a trainable parameter."""
-        trained = [g for g, flag in enumerate(self.groups.trainable) if flag]
+    def _weights(self) -> None:
+        """Give every stage at least one group with a parameter of its own."""
+        weighted = [g for g, flag in enumerate(self.groups.weighted) if flag]
         for stage in range(self.stages):
-            here = [g for g in trained if self.earliest[g] <= stage <= self.latest[g]]
+            here = [g for g in weighted if self.earliest[g] <= stage <= self.latest[g]]
             self.rows.add(((self.on(g, stage), 1.0) for g in here), ">=", 1.0)
 
     def _quotas(self) -> None:

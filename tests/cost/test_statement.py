@@ -56,7 +56,7 @@ def test_an_embedding_shared_by_encoder_decoder_and_head_is_a_tie_of_three(t5):
 
     shared = 16 * model.shared.weight.numel()
     (tie,) = [tie for tie in stated.ties if tie.static_bytes == shared]
-    assert not tie.trainable  # the first copy is one stage's own
+    # The first copy is one stage's own.
     trains = [stated.units[unit].trainable for unit in tie.units]
     assert trains == [True, False, False]
     readers = [info(found.nodes[unit][0]).id.split("@")[0] for unit in tie.units]
@@ -176,13 +176,13 @@ def test_a_buffer_is_held_without_gradient_and_shared_ones_are_ties():
     _, stated, found = state(builder.build(), optimizer="sgd")
 
     (tie,) = stated.ties
-    assert (tie.static_bytes, tie.trainable) == (40, False)
+    assert tie.static_bytes == 40
     assert len(tie.units) == 2
     layer = stated.units[found.unit_of[y] - 2]
-    assert layer.trainable
+    assert (layer.trainable, layer.frozen) == (True, True)
     # A frozen weight alone, and a bias with its gradient.
     assert layer.static_bytes == 4 * 16 + 2 * 4 * 4
-    assert not stated.units[-1].trainable
+    assert not stated.units[-1].weighted  # of buffers alone
 
 
 def test_names_of_one_parameter_count_as_one():

@@ -50,7 +50,7 @@ LARGEST: dict[str, int] = {
     "wav2vec2 with layer drop": 2,
     "qwen-2.5-vl": 2,
 }
-"""Models that have fewer units with a trainable parameter of their own than stages →
+"""Models that have fewer units with a parameter of their own than stages →
 how many: two layers, or one that runs as a whole and a head."""
 
 BF16 = (
@@ -92,7 +92,7 @@ def check_refusal(row: Row) -> None:
     largest = LARGEST.get(row.run.task.name, row.run.stages)
     expected = ""
     if largest < row.run.stages:
-        expected = f"can be cut into at most {largest}: every stage needs a trainable"
+        expected = f"can be cut into at most {largest}: every stage needs a parameter"
     if bool(expected) != bool(row.refused) or expected not in row.refused:
         told = row.refused or "not refused"
         row.faults.append(f"{told}, not {expected or 'trained'}")
@@ -161,7 +161,7 @@ def main() -> int:
         for fault in row.faults:
             console.print(f"{row.run}: {fault}", style="red", markup=False)
     console.print(table(rows))
-    console.print("at most n: no more stages have a trainable parameter of their own")
+    console.print("at most n: no more stages have a parameter of their own")
     return int(any(row.faults for row in rows))
 
 

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 
 def stage_assignments(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Yield every monotone assignment that obeys pins and trainable parameters."""
+    """Yield every monotone assignment that obeys pins and parameters."""
     edges = list(problem.order_edges)
     if problem.transfer == "hops":
         edges += [(v.producer, c) for v in problem.values for c in v.consumers]
-    trainable = {i for i, unit in enumerate(problem.units) if unit.trainable}
-    for tie in problem.ties:
-        trainable.update(tie.units if tie.trainable else ())
+    if not any(unit.trainable for unit in problem.units):
+        return
+    weighted = {
+        i for i, unit in enumerate(problem.units) if unit.trainable or unit.frozen
+    }
     stages = range(problem.stages)
     choices = [
         stages if unit.pinned_stage is None else [unit.pinned_stage % problem.stages]
@@ -31,7 +33,7 @@ def stage_assignments(problem: Problem) -> Iterator[tuple[int, ...]]:
     for stage_of in itertools.product(*choices):
         if (
             all(stage_of[a] <= stage_of[b] for a, b in edges)
-            and {stage_of[unit] for unit in trainable} == set(stages)
+            and {stage_of[unit] for unit in weighted} == set(stages)
             and all(obeys(problem, c, stage_of) for c in problem.constraints)
         ):
             yield stage_of
@@ -188,6 +190,7 @@ def _plain(draw, max_units, limited, checkpointing, *, rich, far) -> Problem:
             saved_bytes=draw(size),
             static_bytes=draw(size),
             trainable=draw(st.sampled_from([True, True, True, False])),
+            frozen=draw(st.sampled_from([False, False, True])),
             block=draw(st.sampled_from([-1, 0, 0, 1, 2])),
             pinned_stage=draw(pins),
             step_bytes=draw(size),
@@ -211,7 +214,7 @@ def _plain(draw, max_units, limited, checkpointing, *, rich, far) -> Problem:
             )
     pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
     edges = draw(st.lists(pairs, max_size=1)) if rich else []
-    ties = draw(st.lists(st.tuples(pairs, size, st.booleans()), max_size=1 + rich))
+    ties = draw(st.lists(st.tuples(pairs, size), max_size=1 + rich))
     stage_count = draw(st.sampled_from([2, 3, 3] if far else [1, 2, 2, 3, 3]))
     micro_batches = draw(st.sampled_from([1, 2, 4, 32]))
     has_limit = draw(st.booleans()) if limited is None else limited
@@ -231,9 +234,8 @@ def _plain(draw, max_units, limited, checkpointing, *, rich, far) -> Problem:
                 units=tuple(sorted(set(pair))),
                 static_bytes=held,
                 step_bytes=held // 2,
-                trainable=flag,
             )
-            for pair, held, flag in ties
+            for pair, held in ties
         ),
         checkpointing=checkpointing
         or draw(st.sampled_from(["none", "auto", "auto", "all"])),

@@ -30,7 +30,7 @@ def cut_tables(draw):
     cut_s = np.array([[0.0, *[draw(seconds) for _ in rows], 0.0] for _ in range(2)])
     stages = draw(st.integers(1, 3))
     open_s = cut_s * draw(st.sampled_from([0.0, 0.5, 2.0]))
-    trained = np.array([draw(st.integers(0, 1)) for _ in range(groups)])
+    weighted = np.array([draw(st.integers(0, 1)) for _ in range(groups)])
     return Cuts(
         held=held,
         starts_s=held @ work_s + open_s - cut_s,
@@ -40,8 +40,8 @@ def cut_tables(draw):
         total_s=float(work_s.sum()),
         earliest=np.zeros(groups, dtype=np.int64),
         latest=np.full(groups, 9),
-        trained=held.astype(np.int64) @ trained,
-        untrained_s=draw(st.sampled_from([0.0, 0.5, math.inf])),
+        weighted=held.astype(np.int64) @ weighted,
+        weightless_s=draw(st.sampled_from([0.0, 0.5, math.inf])),
     )
 
 
@@ -55,8 +55,8 @@ def brute_force(cuts, weights):
         pairs = list(itertools.pairwise(chain))
         if any((cuts.held[a] & ~cuts.held[b]).any() for a, b in pairs):
             continue
-        bare = sum(cuts.trained[a] == cuts.trained[b] for a, b in pairs)
-        extra_s = bare * cuts.untrained_s if bare else 0.0
+        bare = sum(cuts.weighted[a] == cuts.weighted[b] for a, b in pairs)
+        extra_s = bare * cuts.weightless_s if bare else 0.0
         if math.isinf(extra_s):
             continue
         crossed_s = sum(
@@ -114,8 +114,8 @@ def test_a_late_deadline_lists_nothing():
         total_s=1.0,
         earliest=np.zeros(1, dtype=np.int64),
         latest=np.zeros(1, dtype=np.int64),
-        trained=np.array([0, 1]),
-        untrained_s=0.0,
+        weighted=np.array([0, 1]),
+        weightless_s=0.0,
     )
     assert not Chains(cuts, 10.0, time.monotonic() - 1).complete
     assert Chains(cuts, 10.0, time.monotonic() + 60).complete

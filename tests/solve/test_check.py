@@ -30,7 +30,7 @@ def test_a_sound_assignment_has_no_fault():
         ({"stage_of": (0, 0, 1, 2)}, "outside 0..1"),
         ({"stage_of": (0, 1, 0, 1)}, "u1 is on stage 1, after u2 on stage 0"),
         ({"stage_of": (1, 1, 1, 1)}, "u0 is pinned to stage 0"),
-        ({"stage_of": (0, 0, 0, 0)}, "stage 1 has no trainable parameter"),
+        ({"stage_of": (0, 0, 0, 0)}, "stage 1 has no parameter of its own"),
         ({"recomputed": (True, False, False, False)}, "only partly recomputed"),
         ({"recomputed": (False, False, False, True)}, "belongs to no block"),
         ({"objective_s": SOUND.objective_s * 1.01}, "counted"),
