@@ -1,0 +1,1 @@
+"""What ``benchmarks/throughput.py`` trains, how, and what it keeps of it."""

@@ -1,0 +1,198 @@
+"""Pipelines of a plan, and what plans predict."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.speed.runner import EngineRunner
+from benchmarks.speed.setting import QUIET, shared
+from partitioner import Measurements, Plan, measure_model, partition
+from partitioner.solve import score
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import nn
+
+    from benchmarks.speed.setting import Setting
+
+__all__ = ["Planner"]
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Makes the plans of one setting, each once.
+
+    Args:
+        setting: The model and its data.
+        folder: Where timings of the model's parts are kept.
+    """
+
+    setting: Setting
+    folder: Path
+
+    def plan(
+        self, *, compiled: bool, whole_layers: bool, schedule: str = "1f1b"
+    ) -> Plan:
+        """Return the best plan of a kind, by prices that rank 0 measured."""
+        return _plan(
+            self, compiled=compiled, whole_layers=whole_layers, schedule=schedule
+        )
+
+    def plan_at(
+        self, parts: tuple[int, ...], *, compiled: bool, schedule: str = "1f1b"
+    ) -> Plan:
+        """Return the plan that cuts where a hand-written pipeline does.
+
+        Args:
+            parts: First hand-written layer of each stage, and their number.
+            compiled: As it will run.
+            schedule: ``"1f1b"``, or ``"dualpipev"`` with two stages for each rank.
+        """
+        found = self.plan(compiled=compiled, whole_layers=False, schedule=schedule)
+        starts = self._starts(found)
+        bounds = [starts[part] for part in parts[1:-1]]
+        place = {node: i for i, node in enumerate(found.graph.graph.nodes)}
+        stage_of = tuple(
+            sum(min(place[node] for node in nodes) >= bound for bound in bounds)
+            for nodes in found.units.nodes
+        )
+        plain = (False,) * len(stage_of)
+        objective_s = score(found.problem, stage_of, plain).objective_s
+        assignment = replace(
+            found.assignment,
+            stage_of=stage_of,
+            recomputed=plain,
+            objective_s=objective_s,
+        )
+        return replace(found, assignment=assignment)
+
+    def parts_of(self, plan: Plan) -> tuple[int, ...]:
+        """Return a whole-layer plan's cuts in hand-written layers.
+
+        Each is the first layer that begins at or after the cut.
+        """
+        starts = self._starts(plan)
+        place = {node: i for i, node in enumerate(plan.graph.graph.nodes)}
+        stages = max(plan.assignment.stage_of) + 1
+        firsts = [
+            min(
+                place[node]
+                for unit, nodes in enumerate(plan.units.nodes)
+                for node in nodes
+                if plan.assignment.stage_of[unit] >= stage
+            )
+            for stage in range(1, stages)
+        ]
+        cuts = (
+            min((s, i) for i, s in enumerate(starts) if s >= first)[1]
+            for first in firsts
+        )
+        return (0, *cuts, len(starts))
+
+    def run(
+        self, plan: Plan, *, compiled: bool = False, on_device: bool = False
+    ) -> EngineRunner:
+        """Build a plan's pipeline over all ranks, fed from pageable memory."""
+        workload = self.setting.workload
+        loss: Any = workload.model_loss
+        if compiled:
+            inner = torch.compile(workload.loss)
+            loss = replace(workload, loss=inner).model_loss
+        options = {"compile": {"dynamic": False}} if compiled else {}
+        engine, *_ = plan.initialize(
+            loss,
+            weights=str(self.setting.weights),
+            config=QUIET,
+            module=options,
+        )
+        data = self.setting.data_on_device if on_device else self.setting.data
+        return EngineRunner(engine, itertools.cycle(data), _first_units(plan))
+
+    def _starts(self, plan: Plan) -> list[int]:
+        """Return the position of the first node of each hand-written layer."""
+        place = {node: i for i, node in enumerate(plan.graph.graph.nodes)}
+        firsts: dict[str, int] = {}
+        for span in plan.graph.spans:
+            firsts[span.path] = min(place[node] for node in span.nodes)
+        for node, position in place.items():
+            if node.op == "call_module":
+                firsts.setdefault(str(node.target), position)
+        return [
+            min(firsts[path] for path in origins) for origins in _origins(self.setting)
+        ]
+
+
+def _first_units(plan: Plan) -> list[str]:
+    """Return the name of the first unit of every stage but the first."""
+    stage_of = plan.assignment.stage_of
+    return [
+        plan.problem.units[stage_of.index(stage)].name
+        for stage in range(1, max(stage_of) + 1)
+    ]
+
+
+@cache
+def _plan(
+    planner: Planner, *, compiled: bool, whole_layers: bool, schedule: str
+) -> Plan:
+    setting = planner.setting
+    workload = setting.workload
+    inputs, _ = setting.data[0]
+    with torch.device("meta"):
+        model = workload.model()
+    timings = _measured(planner, model, compiled=compiled)
+    return partition(
+        model,
+        dist.get_world_size(),
+        example_inputs=inputs,
+        micro_batches=setting.micro_batches,
+        dtype=setting.dtype,
+        schedule=schedule,
+        no_cut_inside=list(workload.blocks) if whole_layers else (),
+        keep_together=_joined(setting) if whole_layers else (),
+        measurements=timings,
+        gap=0.001,
+    )
+
+
+def _measured(planner: Planner, model: nn.Module, *, compiled: bool) -> Measurements:
+    """Return what rank 0 times on its device, or has timed before, on all ranks."""
+    setting = planner.setting
+    kind = "compiled" if compiled else "eager"
+    file = planner.folder / f"prices-{setting.workload.name}-{kind}.json"
+
+    def timed() -> Measurements:
+        if file.exists():
+            return Measurements.load(file)
+        found = measure_model(
+            model,
+            example_inputs=setting.data[0][0],
+            dtype=setting.dtype,
+            device=setting.device.type,
+            compiled=compiled,
+        )
+        found.save(file)
+        return found
+
+    found: Measurements = shared(timed)
+    return found
+
+
+def _joined(setting: Setting) -> list[Sequence[str]]:
+    """Return what a hand-written layer holds together."""
+    return [paths for paths in _origins(setting) if len(paths) > 1]
+
+
+def _origins(setting: Setting) -> Sequence[Sequence[str]]:
+    """Return the original paths of what each hand-written layer holds."""
+    with torch.device("meta"):
+        layers = [spec.build() for spec in setting.workload.layers()]
+    return [list(layer.origins.values()) for layer in layers]

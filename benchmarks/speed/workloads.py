@@ -1,0 +1,47 @@
+"""A model to train: the original, its hand-written layers, batches and a loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from deepspeed.pipe import LayerSpec
+    from torch import Tensor, nn
+
+__all__ = ["MicroBatch", "Workload"]
+
+MicroBatch = tuple[dict[str, "Tensor"], "Tensor"]
+"""The inputs by the names of the model's forward, and the labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One model, at the sizes of a run.
+
+    Args:
+        name: As on the command line.
+        model: Builds the original on the current default device.
+        layers: The layers of a hand-written pipeline: the model's own modules, as
+            whoever knows the model would list them.
+        blocks: Classes of the modules that no whole-layer cut goes through.
+        micro_batch: Draws one micro-batch on the CPU.
+        loss: Of the tensor that the model makes, and the labels.
+        items: Tokens or samples of one micro-batch.
+        unit: What ``items`` counts.
+    """
+
+    name: str
+    model: Callable[[], nn.Module]
+    layers: Callable[[], list[LayerSpec]]
+    blocks: tuple[type[nn.Module], ...]
+    micro_batch: Callable[[], MicroBatch]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    items: int
+    unit: str
+
+    def model_loss(self, output: Any, labels: Tensor) -> Tensor:
+        """Return the loss of the original's output."""
+        return self.loss(output.logits, labels)

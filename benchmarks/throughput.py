@@ -1,0 +1,227 @@
+"""Tokens per second of our pipelines next to hand-written ones, in one process group.
+
+    torchrun --nproc-per-node 2 benchmarks/throughput.py --models llama-1b \
+        --variants 'eager/*' --out results --budget-s 400
+
+Every variant trains the same model from the same weights on the same data. They run
+one after the other, each in every repetition, in an order that rotates; the memory of
+one is given back before the next. Results are added to a file after each, and what the
+file has is not run again. ``--device cpu`` rehearses all of it with tiny shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import fnmatch
+import json
+import logging
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+import transformers
+
+from benchmarks.speed.ours import Planner
+from benchmarks.speed.profiling import profiled
+from benchmarks.speed.registry import WORKLOADS
+from benchmarks.speed.results import Results, table
+from benchmarks.speed.runner import EngineRunner
+from benchmarks.speed.setting import Setting, shared
+from benchmarks.speed.timing import free, timed_steps
+from benchmarks.speed.variants import variants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from benchmarks.speed.results import Key
+    from benchmarks.speed.variants import Variant
+
+
+def main() -> int:
+    """Run what is missing of the chosen variants, and print a table."""
+    options = _options()
+    deadline = time.monotonic() + options.budget_s
+    device = _join(options.device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    results = Results(options.out / "results.jsonl")
+    for name in options.models:
+        workload = WORKLOADS[name](tiny=device.type == "cpu", dtype=dtype)
+        for micro_batches in options.micro_batches:
+            setting = Setting(
+                workload=workload,
+                device=device,
+                dtype=dtype,
+                micro_batches=micro_batches,
+            )
+            _run_all(setting, results, options, deadline)
+    if dist.get_rank() == 0:
+        print(table(results))
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+def _run_all(
+    setting: Setting, results: Results, options: argparse.Namespace, deadline: float
+) -> None:
+    """Run the chosen variants of one model that the results lack."""
+    planner = Planner(setting, options.out)
+    chosen = list(_chosen(variants(setting, planner), options))
+    seen = shared(
+        lambda: results.seen() - (results.failed() if options.retry else set())
+    )
+    for variant, repetition in _rotated(chosen, options.repetitions):
+        workload = setting.workload.name
+        key = (workload, setting.micro_batches, variant.name, repetition)
+        if key in seen:
+            continue
+        if shared(lambda: time.monotonic() > deadline):
+            return
+        _run(variant, key, setting, results, options)
+
+
+def _chosen(
+    all_variants: Iterable[Variant], options: argparse.Namespace
+) -> Iterator[Variant]:
+    """Return the variants that a pattern names, and of the cuts those asked for."""
+    for variant in all_variants:
+        cut = variant.name.partition("/hand-cut-")[2]
+        if cut and options.cuts is not None and int(cut) not in options.cuts:
+            continue
+        if any(fnmatch.fnmatch(variant.name, each) for each in options.variants):
+            yield variant
+
+
+def _rotated(
+    chosen: Sequence[Variant], repetitions: int
+) -> Iterator[tuple[Variant, int]]:
+    """Return all in turn for each repetition, every time from another on."""
+    for repetition in range(repetitions):
+        shift = repetition * len(chosen) // repetitions
+        for variant in [*chosen[shift:], *chosen[:shift]]:
+            yield variant, repetition
+
+
+def _run(
+    variant: Variant,
+    key: Key,
+    setting: Setting,
+    results: Results,
+    options: argparse.Namespace,
+) -> None:
+    """Build a variant, time it, and note the result."""
+    first = dist.get_rank() == 0
+    if first:
+        results.begin(key)
+    predicted_s = variant.predict() if variant.predict else None
+    started = time.monotonic()
+    runner = variant.build()
+    built = time.monotonic()
+    steps = timed_steps(
+        runner, setting.device, warm_up=options.warm_up, repeats=options.steps
+    )
+    found: dict[str, Any] = {"seconds": steps.seconds, "peak_bytes": steps.peak_bytes}
+    if options.profile and isinstance(runner, EngineRunner):
+        found["profile"] = profiled(runner, setting.device)
+    cut, everyone = runner.cut, _gather(found)
+    runner.close()
+    del runner
+    free(setting.device)
+    if first:
+        alone = variant.name.endswith("/one-gpu")
+        line = {
+            "items": setting.workload.items * setting.micro_batches,
+            "unit": setting.workload.unit,
+            "ranks": dist.get_world_size(),
+            "seconds": _joined([each["seconds"] for each in everyone], alone=alone),
+            "peak_bytes": max(each["peak_bytes"] for each in everyone),
+            "predicted_s": predicted_s,
+            "losses": steps.losses,
+            "cut": list(cut),
+            "build_s": built - started,
+            "total_s": time.monotonic() - started,
+        }
+        profiles = [each["profile"] for each in everyone if "profile" in each]
+        results.add(key, **line, profiles=profiles)
+        _say(key, line, profiles)
+
+
+def _gather(mine: Any) -> list[Any]:
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def _joined(ranks: Sequence[Sequence[float]], *, alone: bool) -> list[float]:
+    """Return the seconds of each step: the slowest rank's, or a mean if each is alone.
+
+    The rates of devices that work for themselves add up; so the mean is harmonic.
+    """
+    steps = zip(*ranks, strict=True)
+    return [statistics.harmonic_mean(step) if alone else max(step) for step in steps]
+
+
+def _say(key: Key, line: dict[str, Any], profiles: list[dict[str, Any]]) -> None:
+    step_s = statistics.median(line["seconds"])
+    rate = line["items"] / step_s
+    print(
+        f"{key[0]} {key[1]} {key[2]} #{key[3]}: {rate:,.0f} {line['unit']}/s, "
+        f"step {step_s * 1e3:.1f} ms, loss {line['losses'][0]:.4f}, "
+        f"built in {line['build_s']:.0f} s, {line['total_s']:.0f} s in all",
+        flush=True,
+    )
+    for rank, found in enumerate(profiles):
+        print(f"  rank {rank}: {json.dumps(_rounded(found))}", flush=True)
+
+
+def _rounded(found: Any) -> Any:
+    """Return what is to be read: four digits after the point."""
+    if isinstance(found, dict):
+        return {key: _rounded(value) for key, value in found.items()}
+    return round(found, 4) if isinstance(found, float) else found
+
+
+def _join(kind: str) -> torch.device:
+    """Join the launcher's process group; return this rank's device."""
+    rank = int(os.environ["LOCAL_RANK"])
+    if kind == "cuda":
+        torch.cuda.set_device(rank)
+    limit = datetime.timedelta(minutes=8)
+    backend = "nccl" if kind == "cuda" else "gloo"
+    deepspeed.init_distributed(dist_backend=backend, timeout=limit, verbose=False)
+    transformers.logging.set_verbosity_error()
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    return torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=list(WORKLOADS))
+    parser.add_argument("--micro-batches", nargs="+", type=int, default=[32])
+    parser.add_argument(
+        "--variants", nargs="+", default=["*"], help="patterns of names"
+    )
+    parser.add_argument(
+        "--cuts", nargs="*", type=int, help="hand-written whole-layer cuts; all"
+    )
+    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--warm-up", type=int, default=2, help="steps not timed")
+    parser.add_argument("--steps", type=int, default=4, help="steps timed")
+    parser.add_argument(
+        "--budget-s", type=float, default=float("inf"), help="begin nothing after this"
+    )
+    parser.add_argument("--profile", action="store_true", help="say where time goes")
+    parser.add_argument("--retry", action="store_true", help="run again what failed")
+    parser.add_argument("--out", type=Path, default=Path("build/throughput"))
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
