@@ -16,6 +16,7 @@ PartitionerError
 ├── PlanMismatchError        a plan file and a model do not belong together
 ├── CheckpointError          a checkpoint cannot be written, is damaged or unusable
 ├── RuntimeGuardError        a batch, rank or version differs from the plan's
+├── StageError               the model, or its loss, raised on one stage (chained there)
 └── WeightsError             a parameter or buffer can be neither read nor made
 """
 
@@ -36,6 +37,7 @@ __all__ = [
     "PartitionerError",
     "PlanMismatchError",
     "RuntimeGuardError",
+    "StageError",
     "TargetError",
     "TooManyStagesError",
     "WeightsError",
@@ -176,6 +178,13 @@ class CheckpointError(PartitionerError):
 
 class RuntimeGuardError(PartitionerError, RuntimeError):
     """A batch, a rank or a version differs from what the plan was made for."""
+
+
+class StageError(PartitionerError, RuntimeError):
+    """The model, its loss or its engine raised on one stage in the middle of a step.
+
+    There the cause is chained; on the other ranks the message quotes it.
+    """
 
 
 class WeightsError(PartitionerError):

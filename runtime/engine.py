@@ -107,9 +107,10 @@ class PlanEngineMixin(
         """Train on one batch, see :meth:`LookAhead.train_batch`.
 
         Raises:
+            StageError: The model or the loss raised, here or on another rank.
             RuntimeGuardError: Another rank cannot be reached any more.
         """
-        with lost_peers(self.stage_id, self.global_steps):
+        with lost_peers(self.stage_id, self.global_steps, self.module):
             loss: Tensor = super().train_batch(data_iter)
         return loss
 
@@ -117,9 +118,10 @@ class PlanEngineMixin(
         """Evaluate one batch, see :meth:`Evaluating.eval_batch`.
 
         Raises:
+            StageError: The model or the loss raised, here or on another rank.
             RuntimeGuardError: Another rank cannot be reached any more.
         """
-        with lost_peers(self.stage_id, self.global_steps):
+        with lost_peers(self.stage_id, self.global_steps, self.module):
             return super().eval_batch(*args, **kwargs)
 
     def dataloader(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import linecache
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
+from partitioner.runtime.generated_code import compiled
 from partitioner.runtime.namespace import Scope, attach, lookup
 from partitioner.runtime.recompute import Recomputation
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from partitioner.runtime.wire import WireSpec
 
 __all__ = ["CheckpointedSegment", "Segment", "SegmentBody", "SegmentProgram"]
-
-_serial = count()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ class SegmentProgram(nn.Module):
         self._last_device = torch.device("cpu")
         attach(self, body.modules, body.parameters, body.buffers)
         self._frozen = tuple(lookup(self, path) for path in sorted(body.frozen))
-        self._source, self._plain = _compile(body)
+        self._source, self._plain = compiled(body.graph, body.name)
         self._function = self._plain
         self._scope = Scope(self)
         self.watched: Callable[[Sequence[Any]], None] | None = None
@@ -85,6 +83,11 @@ class SegmentProgram(nn.Module):
     def name(self) -> str:
         """Name for messages."""
         return self._body.name
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The operations."""
+        return self._body.graph
 
     @property
     def code(self) -> str:
@@ -258,22 +261,6 @@ def _ways_of_inputs(
     place = {node: index for index, node in enumerate(inputs)}
     (outputs,) = graph.output_node().args
     return used, tuple(place.get(node) for node in outputs)  # type: ignore[union-attr]
-
-
-def _compile(body: SegmentBody) -> tuple[str, Any]:
-    """Compile a body's graph to a function of (scope, *values).
-
-    Not a GraphModule: it registers buffers again inside the user's own modules.
-    """
-    generated = body.graph.python_code("self")
-    source = f"{generated.src.strip()}\n"
-    filename = f"<segment {body.name} #{next(_serial)}>"
-    # Without a modification time linecache keeps the entry, and tracebacks show it.
-    lines = source.splitlines(keepends=True)
-    linecache.cache[filename] = (len(source), None, lines, filename)
-    namespace = dict(generated.globals)
-    exec(compile(source, filename, "exec"), namespace)
-    return source, namespace["forward"]
 
 
 @contextmanager

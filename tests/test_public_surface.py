@@ -36,6 +36,7 @@ ERRORS = {
     "PartitionerError",
     "PlanMismatchError",
     "RuntimeGuardError",
+    "StageError",
     "TargetError",
     "TooManyStagesError",
     "WeightsError",

@@ -13,6 +13,7 @@ from partitioner.emit.flow import closure
 from partitioner.emit.fuse import Call, result_paths
 from partitioner.errors import EmitError
 from partitioner.graph import ModelGraph, Region, Span, info
+from partitioner.runtime.generated_code import ORIGIN
 from partitioner.runtime.ops import in_region
 from partitioner.runtime.segment import SegmentBody
 
@@ -79,9 +80,11 @@ class _Writer:
             target = str(node.target)
             self.modules[target] = self.source.model.get_submodule(target)
         key = facts.draw_key if facts.draws else ""
-        self.made[node] = self._call(
+        made = self._call(
             node.op, node.target, args, kwargs, region=facts.region, key=key
         )
+        made.meta[ORIGIN] = (facts.module, facts.source)
+        self.made[node] = made
 
     def _weight(self, node: fx.Node) -> fx.Node:
         target = str(node.target)

@@ -1,7 +1,7 @@
-"""One rank of a pipeline whose second stage fails in the middle of a step.
+"""One rank of a pipeline of which one stage fails in the middle of a step.
 
 Usage, with a launcher's environment: ``python -m tests.distributed.dying_stage HOW``,
-where HOW is "killed" or "nan".
+where HOW is "killed", "nan", "module", "loss", "operation" or "first".
 """
 
 from __future__ import annotations
@@ -15,47 +15,80 @@ from torch import Tensor, nn
 
 from partitioner import partition
 
+HOW = sys.argv[1]
 FAILS_IN = 6
-"""The forward of the second stage: one of the second step."""
+"""The forward of a stage, and of the loss: one of the second step."""
 
 
 class Fails(nn.Module):
-    """Kills its process in some forward of training, or divides by zero."""
+    """Kills its process in some forward of training, raises, or divides by zero."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: str, *how: str) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(8))
+        self.here = os.environ["RANK"] == rank and HOW in how
         self.ran = 0
 
     def forward(self, x: Tensor) -> Tensor:
         self.ran += 1
-        fails = os.environ["RANK"] == "1" and self.ran == FAILS_IN
-        if fails and sys.argv[1] == "killed":
+        fails = self.here and self.ran == FAILS_IN
+        if fails and HOW == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if fails and HOW in {"module", "first"}:
+            raise KeyError("no such expert")
         return x * self.weight / (0.0 if fails else 1.0)
+
+
+class Model(nn.Module):
+    """Two stages; the second takes columns by numbers that the batch brings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(8, 8)
+        self.early = Fails("0", "first")
+        self.late = Fails("1", "killed", "nan", "module")
+        self.after = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, columns: Tensor) -> Tensor:
+        hidden = self.late(self.early(self.before(x)).tanh())
+        result: Tensor = self.after(hidden[:, columns])
+        return result
+
+
+class Loss:
+    """A loss that raises in some call."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        self.ran += 1
+        if HOW == "loss" and self.ran == FAILS_IN:
+            raise ZeroDivisionError("no tokens")
+        return nn.functional.mse_loss(output, target)
 
 
 def main() -> None:
     torch.manual_seed(0)
-    failing = Fails()
-    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), failing, nn.Linear(8, 8))
+    columns = torch.arange(8)
+    model = Model()
     plan = partition(
         model,
         2,
-        example_inputs=torch.zeros(2, 8),
+        example_inputs=(torch.zeros(2, 8), columns),
         micro_batches=4,
         device="h100",
         leaf=[Fails],
-        pin={"0": 0, "2": 1},
+        pin={"early": 0, "late": 1},
     )
-    failing.ran = 0
+    model.early.ran = model.late.ran = 0
     engine, *_ = plan.initialize(
-        nn.functional.mse_loss,
-        config={"steps_per_print": 10**9},
-        check_finite=sys.argv[1] == "nan",
+        Loss(), config={"steps_per_print": 10**9}, check_finite=HOW == "nan"
     )
-    batch = torch.ones(2, 8), torch.ones(2, 8)
     for step in range(4):
+        if HOW == "operation" and step == 1:
+            columns = columns + 1
+        batch = (torch.ones(2, 8), columns), torch.ones(2, 8)
         loss = engine.train_batch(iter([batch] * 4)).item()
         sys.stdout.write(f"step {step}: {loss}\n")
         sys.stdout.flush()

@@ -24,8 +24,6 @@ LARGEST: dict[str, int] = {
     "two parameters in one storage": 1,
     "one module under two names": 2,
     "no parameters": 2,
-    "unused and frozen parts": 2,
-    "frozen backbone": 2,
     "python cache": 2,
     "torch noise": 2,
     "straight through": 2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -55,6 +56,31 @@ def test_a_killed_rank_is_told_by_the_other():
 
 def test_numbers_that_are_not_finite_name_stage_and_module():
     first, second = both_ranks("nan")
-    assert "on stage 1, '2' (Fails) returned infinite numbers" in second.stderr
+    told = "on stage 1, 'late' (Fails) returned infinite numbers"
+    assert told in second.stderr
     assert (first.returncode, second.returncode) == (1, 1)
-    assert "lost another rank" in first.stderr
+    assert f"lost another rank in step 1: rank 1 has failed: {told}" in first.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "place", "raised"),
+    [
+        ("module", "in 'late' (Fails)", "KeyError: 'no such expert'"),
+        ("loss", "in the loss", "ZeroDivisionError: no tokens"),
+        ("operation", "in the root", "IndexError: index 8 is out of bounds"),
+    ],
+)
+def test_what_a_stage_raises_is_told_on_both_with_its_place(how, place, raised):
+    line = r"\S*tests/distributed/dying_stage\.py:\d+"
+    told = (
+        rf"stage 1 \(rank 1\) failed in step 1, {re.escape(place)}, {line}: "
+        rf"{re.escape(raised)}"
+    )
+    first, second = both_ranks(how)
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert re.search(f"StageError: {told}", second.stderr)
+    assert raised in second.stderr.partition("StageError")[0]  # the cause, chained
+    lost = r"StageError: stage 0 \(rank 0\) lost another rank in step 1: rank 1 has"
+    assert re.search(f"{lost} failed: {told}", first.stderr)
+    assert "step 0" in first.stdout
+    assert "step 1" not in first.stdout
