@@ -21,6 +21,7 @@ from partitioner.capture.resized import (
     other_sizes,
 )
 from partitioner.capture.session import Session
+from partitioner.capture.siblings import in_fixed_order
 from partitioner.capture.sizes import FreeSize, as_recorded
 from partitioner.capture.structure import MismatchError
 from partitioner.errors import CaptureError
@@ -93,7 +94,7 @@ def record_all(
     sized, modes = found.sized, (found.train, found.evaluation)
     settled = settle(modes, sized.others, sized.sizes, sized.seen, example.inputs)
     return Takes(
-        recording=sized.recording,
+        recording=in_fixed_order(sized.recording),
         inputs=as_recorded(example.inputs, sized.sizes, dtype),
         sizes=tuple(sized.sizes),
         aliases=session.aliases,
