@@ -179,7 +179,7 @@ def _compare(
         raise error(
             f"{what}: {kind} differ between ranks: {found}",
             hint="all ranks must build the same model with the same packages; one "
-            "whose code goes through a set of strings (Gemma-3's does) needs the same "
+            "whose code depends on the order of a set of strings needs the same "
             "PYTHONHASHSEED on all",
         )
 
