@@ -1,14 +1,10 @@
 """float16 with loss scaling trains as in one process, and skips a step everywhere.
 
-DeepSpeed refuses float16 on CPU, and NCCL two ranks on one GPU.
+DeepSpeed refuses float16 on CPU.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,15 +21,9 @@ from tests.distributed.fp16_stage import (
     batches,
     build,
 )
+from tests.distributed.gpus import needs_two_gpus, on_two_gpus
 
-GPUS = torch.cuda.device_count()
-pytestmark = [
-    pytest.mark.distributed,
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(
-        GPUS < 2, reason=f"float16 needs two GPUs, one for each stage; found {GPUS}"
-    ),
-]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400), needs_two_gpus]
 
 ROUNDOFF = 2.0**-11
 """Relative error of rounding to float16."""
@@ -91,27 +81,10 @@ def _unscale(
     return nn.utils.get_total_norm(gradients)
 
 
-def on_two_gpus(folder: Path) -> list[list[dict[str, Any]]]:
-    """Run both stages; return what each saw, without and with ZeRO."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "tests.distributed.fp16_stage"]
-    command += [str(folder)]
-    environment = {**os.environ, "DS_ACCELERATOR": "cuda"}
-    done = subprocess.run(
-        command,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [torch.load(folder / f"rank_{rank}.pt") for rank in range(2)]
-
-
 def test_training_equals_one_process_and_an_overflow_is_skipped_on_all(tmp_path):
     expected = alone("cuda")
-    for ranks in zip(*on_two_gpus(tmp_path), strict=True):
+    stages = on_two_gpus("tests.distributed.fp16_stage", tmp_path)
+    for ranks in zip(*stages, strict=True):
         for rank in ranks:
             check(rank, expected)
         assert ranks[0]["norms"] == ranks[1]["norms"]
