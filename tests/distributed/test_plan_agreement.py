@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
+import deepspeed
 import pytest
 import torch
 import torch.distributed as dist
@@ -65,6 +67,33 @@ def other_model_on_rank_1() -> tuple[str, str]:
 def test_another_model_on_one_rank_is_an_error_on_all():
     told = launch(2, other_model_on_rank_1)
     assert [kind for kind, _ in told] == ["PlanMismatchError"] * 2
+
+
+VERSIONS = [("torch", "2.9.1"), ("deepspeed", "0.20.0"), ("deepspeed", "0.19.2")]
+
+
+def other_versions_on_rank_1() -> list[tuple[str, str]]:
+    plan, told = _plan(gpt2(0.0)), []
+    packages: dict[str, Any] = {"torch": torch, "deepspeed": deepspeed}
+    for name, version in VERSIONS:
+        package = packages[name]
+        own = package.__version__
+        if dist.get_rank() == 1:
+            package.__version__ = version
+        told.append(_build(plan))
+        package.__version__ = own
+    return told
+
+
+def test_another_version_on_one_rank_is_an_error_on_all():
+    first, second = launch(2, other_versions_on_rank_1)
+    assert first == second
+    for (kind, message), (name, version) in zip(first, VERSIONS, strict=True):
+        assert kind == "RuntimeGuardError"
+        assert "versions differ between ranks: ranks [0]: " in message
+        before, _, after = message.partition("ranks [1]: ")
+        assert f'"{name}": "{version}"' in after
+        assert version not in before
 
 
 def no_weights_on_rank_1() -> tuple[str, str]:
