@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from partitioner.emit import Layers, Placement, emit
 from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
 from partitioner.emit.ds_config import ds_config
+from partitioner.emit.weights import weighted
 from partitioner.plan_file import payload
 from partitioner.runtime.compile_options import compile_options
 from partitioner.runtime.engine import initialize
@@ -59,13 +60,22 @@ class TrainablePlan(ABC):
         """The segments of the pipeline, before DeepSpeed builds them."""
         return emit(self.graph, self.placement)
 
-    def layer_specs(self) -> list[LayerSpec]:
+    def layer_specs(self, *, weights: GivenWeights | None = None) -> list[LayerSpec]:
         """Return one ``LayerSpec`` for each segment; each holds the user's modules.
+
+        Args:
+            weights: As for :meth:`pipeline_module`: a stage's values are read or made
+                when the first of its segments is built, in copies of the modules.
 
         Raises:
             EmitError: The plan cannot be turned into segments.
+            OptionError: ``weights`` is no source of values.
+            WeightsError: ``weights`` does not give all that a stage needs.
         """
-        return layer_specs(self.layers)
+        if weights is None:
+            return layer_specs(self.layers)
+        twins = self.options.schedule == "dualpipev"
+        return weighted(self.graph, self.layers, weights, twins=twins).specs
 
     def initialize(
         self,

@@ -5,9 +5,11 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 from deepspeed.pipe import LayerSpec
+from safetensors.torch import save_file
 
-from partitioner import OptionError, PartitionerError, Plan, partition
+from partitioner import OptionError, PartitionerError, Plan, WeightsError, partition
 from partitioner.runtime.segment import CheckpointedSegment, Segment
 from partitioner.solve import check
 from tests.models import MODELS
@@ -86,6 +88,22 @@ def test_specs_build_segments_around_the_users_own_modules():
     assert (
         names <= dict(plan.graph.model.named_parameters(remove_duplicate=False)).keys()
     )
+
+
+def test_specs_give_a_model_on_meta_its_weights(tmp_path):
+    whole = plan_of("gpt2", 2).graph.model
+    save_file(dict(whole.named_parameters()), tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        model = MODELS["gpt2"].model()
+    example = MODELS["gpt2"].example()
+    plan = partition(model, 2, example_inputs=example, micro_batches=4, device="h100")
+
+    for spec in plan.layer_specs(weights=tmp_path):
+        for name, parameter in spec.build().named_parameters():
+            assert torch.equal(parameter, whole.get_parameter(name)), name
+    assert all(parameter.is_meta for parameter in model.parameters())
+    with pytest.raises(WeightsError, match="nowhere"):
+        plan.layer_specs(weights=tmp_path / "nowhere")
 
 
 def test_the_text_is_the_report():
