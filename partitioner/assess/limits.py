@@ -128,7 +128,7 @@ def _constraint(case: Case, solver: Solver) -> Iterator[Limit]:
     together = [f"keep_together ({_shortened(g)})" for g in wanted.keep_together]
     whole = wanted.no_cut_inside
     given = together + ([f"no_cut_inside ({_shortened(whole)})"] if whole else [])
-    given += [one.words for one in case.problem.constraints]
+    given += [one.words for one in case.problem.constraints if one.wished]
     if not given:
         return
     variant = solver.without_constraints()

@@ -85,7 +85,9 @@ class Solver:
         graph = self.case.costed.graph
         change = "no constraints"
         if not (graph.constraints.keep_together or graph.constraints.no_cut_inside):
-            return self._changed(change, replace(self.case.problem, constraints=()))
+            problem = self.case.problem
+            needs = tuple(one for one in problem.constraints if not one.wished)
+            return self._changed(change, replace(problem, constraints=needs))
         self.tell(f"recording the model again with {change}")
         args, kwargs = graph.example
         free = capture(

@@ -1,10 +1,15 @@
-"""State what the user wants kept whole, together, pinned or even, in units."""
+"""State what the user wants kept whole, together, pinned or even, in units.
+
+And what must be: a value that no boundary can carry stays with its readers.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from partitioner.capture.constraints import calls_by_path
+from partitioner.capture.unsendable import unsendable_values
+from partitioner.graph import info
 from partitioner.solve.problem import Constraint
 
 if TYPE_CHECKING:
@@ -20,6 +25,7 @@ __all__ = ["constraints"]
 
 def constraints(graph: ModelGraph, units: Units) -> Iterator[Constraint]:
     """Yield the constraints of a model, with the words the user gave."""
+    yield from _needs(graph, units)
     calls = calls_by_path(graph.graph, graph.spans)
 
     def parts(paths: Iterable[str]) -> tuple[tuple[int, ...], ...]:
@@ -51,6 +57,21 @@ def constraints(graph: ModelGraph, units: Units) -> Iterator[Constraint]:
     if even:
         words = f"equal_stages {_listed(asked.equal_stages)}"
         yield Constraint(kind="equal", words=words, parts=even)
+
+
+def _needs(graph: ModelGraph, units: Units) -> Iterator[Constraint]:
+    """Yield what keeps the values that cannot be sent beside what reads them."""
+    for node, what in unsendable_values(graph).items():
+        joined = _units(units, [node, *node.users]) if node in units.unit_of else ()
+        if len(joined) > 1:
+            facts = info(node)
+            yield Constraint(
+                kind="together",
+                words=f"{node.name!r} ({facts.source or facts.id}) is {what}, which no "
+                "boundary can carry",
+                parts=(joined,),
+                wished=False,
+            )
 
 
 def _units(units: Units, nodes: Iterable[fx.Node]) -> tuple[int, ...]:

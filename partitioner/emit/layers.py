@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from partitioner.capture.tree import rebuild
+from partitioner.capture.unsendable import unsendable_values
 from partitioner.emit.flow import Flow, find_flow
 from partitioner.emit.fuse import Call, fuse
 from partitioner.emit.gradients import GradientFlow, requires_grad
-from partitioner.emit.lint import check_boundary, quantized_values
+from partitioner.emit.lint import check_boundary
 from partitioner.emit.placement import (
     Piece,
     Placement,
@@ -174,11 +175,11 @@ class _Wires:
     def __init__(self, graph: ModelGraph, placement: Placement) -> None:
         self._flow = GradientFlow(graph)
         self._stage_of = placement.stage_of
-        self._quantized = quantized_values(graph)
+        self._unsendable = unsendable_values(graph)
 
     def spec(self, values: Sequence[fx.Node], stage: int) -> WireSpec:
         """Describe the values of the boundary after a stage."""
-        check_boundary(values, self._quantized, stage)
+        check_boundary(values, self._unsendable, stage)
         return WireSpec(tuple(self._value(node, stage) for node in values))
 
     def _value(self, node: fx.Node, stage: int) -> WireValue:

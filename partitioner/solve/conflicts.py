@@ -48,10 +48,19 @@ def conflict_error(problem: Problem, settings: Settings) -> ConflictError | None
     return ConflictError(
         f"no plan obeys these together: {listed}",
         constraints=tuple(fewest),
-        hint="Each of them can be dropped to make a plan possible."
-        if len(fewest) > 1
-        else "It cannot be met with this model and number of stages: drop it.",
+        hint=_hint(problem, fewest),
     )
+
+
+def _hint(problem: Problem, fewest: Sequence[str]) -> str:
+    needs = {c.words for c in problem.constraints if not c.wished}
+    if needs.issuperset(fewest):
+        return "Use fewer stages, or change the model there."
+    if needs.intersection(fewest):
+        return "Each that is not the model's own can be dropped."
+    if len(fewest) > 1:
+        return "Each of them can be dropped to make a plan possible."
+    return "It cannot be met with this model and number of stages: drop it."
 
 
 def _with(problem: Problem, kept: Sequence[str]) -> Problem:

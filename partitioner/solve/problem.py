@@ -117,16 +117,18 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """A wish of the user, with the words to name it if it cannot be met."""
+    """A wish of the user, or a need of the model, with the words to name it."""
 
     kind: Literal["together", "pin", "equal"]
     """Share a stage; be on ``stage``; or: every stage holds equally many parts."""
     words: str
-    """How the user put it, for errors."""
+    """How the user put it, or what needs it, for errors."""
     parts: tuple[tuple[int, ...], ...]
     """Units of each part; the units of one part share a stage."""
     stage: int = 0
     """For "pin": the stage (negative counts from the last)."""
+    wished: bool = True
+    """Whether it is the user's, who can drop it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
