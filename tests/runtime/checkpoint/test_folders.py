@@ -76,6 +76,34 @@ def test_a_damaged_latest_is_an_error(tmp_path, text):
     assert "utf-8" in str(caught.value) or "first" in caught.value.hint
 
 
+def test_a_changed_latest_never_names_another_checkpoint(tmp_path):
+    for step in range(10, 20):
+        complete(tmp_path, f"step-{step}")
+    path = tmp_path / "latest"
+    written = path.read_bytes()
+    assert written.decode().strip() == "step-19"  # what DeepSpeed reads
+    flipped = [
+        written[:place] + bytes([written[place] ^ 1 << bit]) + written[place + 1 :]
+        for place in range(len(written))
+        for bit in range(8)
+    ]
+    assert any(b"step-18" in each for each in flipped)
+    for damaged in [*flipped, *(written[:end] for end in range(len(written)))]:
+        path.write_bytes(damaged)
+        if damaged == b"step-19\n":  # as if it were written by hand
+            assert latest_tag(tmp_path) == "step-19"
+            continue
+        with pytest.raises(CheckpointError, match="latest"):
+            latest_tag(tmp_path)
+
+
+def test_latest_may_be_written_by_hand(tmp_path):
+    for tag in ("first", "second"):
+        complete(tmp_path, tag)
+    (tmp_path / "latest").write_text("first\n")
+    assert latest_tag(tmp_path) == "first"
+
+
 def test_no_latest_is_no_checkpoint_yet(tmp_path):
     assert latest_tag(tmp_path) is None
 
