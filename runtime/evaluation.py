@@ -63,6 +63,7 @@ class Evaluating(LookAhead):
         with self._evaluating(evaluation, data_iter), torch.no_grad():
             self._load(count)
             self._exec_schedule(self._inference_schedule(count))
+            self.module.check_headers()
             if compute_loss:
                 result = self._evaluated(reduce_output, count, everywhere=bcast_loss)
             else:

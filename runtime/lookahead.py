@@ -15,7 +15,10 @@ from torch.utils import _pytree as pytree
 from partitioner.errors import OptionError, RuntimeGuardError
 from partitioner.runtime.agreement import raise_on_all_ranks
 from partitioner.runtime.data import Batches
+from partitioner.runtime.host_group import HostGroup
+from partitioner.runtime.prefetch import Prefetched
 from partitioner.runtime.token_weights import TokenCounter, weights
+from partitioner.runtime.wire_value import memory_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +53,9 @@ class LookAhead(PipelineEngine):
         Raises:
             OptionError: The loss does not show what it averages over.
         """
-        self._ahead: deque[Any] = deque()
+        self._hosts = HostGroup()
+        self._loaded: list[Any] = []
+        self._ahead = Prefetched(self.device)
         self._shapes: Any = None
         self._passed_by: Any = None
         self._always_dynamic = self.dynamic_shape
@@ -87,7 +92,7 @@ class LookAhead(PipelineEngine):
 
     def _load(self, count: int) -> None:
         """Load a batch of ``count`` micro-batches, and agree with all ranks on it."""
-        self._ahead.clear()
+        self._loaded.clear()
         self._head.weights.clear()
         self._head.labels.clear(keeps_all=self.is_last_stage())
         failure: Exception | None = None
@@ -96,7 +101,7 @@ class LookAhead(PipelineEngine):
             counts = self._take(count)
         except Exception as error:
             failure = error
-        mine = _FAILED if failure else len(self._ahead) if self._reads else count
+        mine = _FAILED if failure else len(self._loaded) if self._reads else count
         fewest, shapes = self._agree(mine, self._compared())
         if fewest < count:
             self._shapes = None  # nobody has been told of them
@@ -104,6 +109,9 @@ class LookAhead(PipelineEngine):
         self._follow(shapes)
         if self._counter is not None and self.is_last_stage():
             self._weigh(counts)
+        inputs, labels = self.is_first_stage(), self.is_last_stage()
+        self._ahead.load(self._loaded, inputs=inputs, labels=labels)
+        self._loaded.clear()
 
     @staticmethod
     def _give_up(fewest: int, count: int, failure: Exception | None) -> NoReturn:
@@ -137,16 +145,16 @@ class LookAhead(PipelineEngine):
             )
         for raw in islice(self.data_iterator, count):
             batch = self.batch_fn(raw) if self.batch_fn else raw
-            self._ahead.append(batch)
+            self._loaded.append(batch)
             if self._counter is not None and self.is_last_stage():
                 counts.append(self._counter(raw, batch[1]))
         return counts
 
     def _compared(self) -> int:
         """Say how the shapes of the loaded inputs compare, on the first stage."""
-        if not self.is_first_stage() or not self._ahead:
+        if not self.is_first_stage() or not self._loaded:
             return _SAME
-        found = [_shapes(batch[0]) for batch in self._ahead]
+        found = [_shapes(batch[0]) for batch in self._loaded]
         before, self._shapes = self._shapes, found[0]
         if any(shapes != found[0] for shapes in found):
             self._shapes = None
@@ -155,9 +163,7 @@ class LookAhead(PipelineEngine):
 
     def _agree(self, taken: int, shapes: int) -> tuple[int, int]:
         """Return the fewest micro-batches and the greatest change of all ranks."""
-        told = torch.tensor([taken, -shapes], device=self.device)
-        comm.all_reduce(told, op=comm.ReduceOp.MIN)
-        fewest, change = told.tolist()
+        fewest, change = self._hosts.least([taken, -shapes])
         return fewest, -change
 
     def _follow(self, shapes: int) -> None:
@@ -173,34 +179,27 @@ class LookAhead(PipelineEngine):
             self.reset_activation_shape()
         self.dynamic_shape = self._always_dynamic or shapes == _MIXED
         self.module.dynamic_shape = self.dynamic_shape
+        self.module.expect_headers(repeat=not self.dynamic_shape, new=shapes != _SAME)
 
     def _weigh(self, counts: list[int]) -> None:
         """Set the weights of this batch's micro-batches by their tokens."""
-        total = torch.tensor(sum(counts), device=self.device)
+        total = sum(counts)
         if self.is_data_parallel:
-            comm.all_reduce(total, group=self.grid.get_data_parallel_group())
-        self._head.weights.extend(
-            weights(counts, int(total), self.grid.data_parallel_size)
-        )
+            everyone = torch.tensor(total, device=self.device)
+            comm.all_reduce(everyone, group=self.grid.get_data_parallel_group())
+            total = int(everyone)
+        self._head.weights.extend(weights(counts, total, self.grid.data_parallel_size))
+
+    def _take_model_step(self, lr_kwargs: Any) -> None:
+        self.module.check_headers()
+        super()._take_model_step(lr_kwargs)
 
     def _next_batch(self) -> Any:
-        batch = self._ahead.popleft()
-        if self.device.type == "cpu" or not isinstance(batch, tuple):
-            return batch
-        # From pinned memory the host goes on while the device copies: it can launch
-        # the next kernels. DeepSpeed's own copies wait for all that run.
-        inputs, labels = batch
-        return (
-            self._moved(inputs) if self.is_first_stage() else inputs,
-            self._moved(labels) if self.is_last_stage() else labels,
-        )
-
-    def _moved(self, tensors: Any) -> Any:
-        return pytree.tree_map_only(
-            Tensor, lambda each: each.to(self.device, non_blocking=True), tensors
-        )
+        return self._ahead.next()
 
 
 def _shapes(inputs: Any) -> Any:
+    """Return the shapes of all tensors, and how they lie in memory."""
     leaves = pytree.tree_leaves(inputs)
-    return [leaf.shape for leaf in leaves if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    return [(tensor.shape, memory_order(tensor)) for tensor in tensors]

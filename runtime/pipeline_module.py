@@ -21,6 +21,7 @@ from partitioner.runtime.pipeline_options import (
     check_world,
 )
 from partitioner.runtime.replicas import replicate, share_buffers
+from partitioner.runtime.segment import Segment
 from partitioner.runtime.tied_stages import TiedStages
 from partitioner.runtime.ties import (
     ParameterTie,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from deepspeed.pipe import LayerSpec
 
     from partitioner.runtime.guards import WeightGuards
+    from partitioner.runtime.header import Header
     from partitioner.runtime.loss import LossHead
 
 __all__ = ["ParameterTie", "PartitionedPipelineModule"]
@@ -189,6 +191,30 @@ class PartitionedPipelineModule(TiedStages, LossStage):
         """
         super().compile(*args, **options)
         self.loss_fn.compile(*args, **options)
+
+    def expect_headers(self, *, repeat: bool, new: bool) -> None:
+        """Say how what the stages receive in the next batch compares.
+
+        Args:
+            repeat: All its micro-batches have the same shapes, in the same order in
+                memory: the numbers that come with their values need not be waited for.
+            new: They may differ from those of the batch before.
+        """
+        for header in self._headers():
+            header.expect(repeats=repeat, new=new)
+
+    def check_headers(self) -> None:
+        """Check what :meth:`expect_headers` has promised, before anything is updated.
+
+        Raises:
+            RuntimeGuardError: It did not hold.
+        """
+        for header in self._headers():
+            header.check()
+
+    def _headers(self) -> list[Header]:
+        layers = self.local_layers()
+        return [layer.header for layer in layers if isinstance(layer, Segment)]
 
     def reset_shapes(self) -> None:
         """Let the next batch have another shape than the ones before.

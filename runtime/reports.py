@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from deepspeed import comm
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
@@ -56,8 +58,24 @@ class Reporting(PipelineEngine):
 
     def _aggregate_total_loss(self) -> Tensor:
         self._agree_on_names()
-        loss: Tensor = super()._aggregate_total_loss()
-        return loss
+        if self.is_last_stage():
+            loss: Tensor = super()._aggregate_total_loss()
+            return loss
+        return self._told_losses()
+
+    def _told_losses(self) -> Tensor:
+        """Receive the losses, as DeepSpeed does, but into numbers made on the device.
+
+        DeepSpeed copies zeros to it, for which the host waits until the step has run.
+        """
+        names = self.module.additional_names
+        losses = torch.zeros(2 + len(names), device=self.device)
+        group = self.grid.get_pipe_parallel_group()
+        comm.broadcast(losses, src=self._loss_stage_global_rank(), group=group)
+        self.dp_group_loss, mean, *further = losses.unbind()
+        if names:
+            self.agg_additional_losses = dict(zip(names, further, strict=True))
+        return mean
 
     def _agree_on_names(self) -> None:
         """Tell every stage how many further losses there are, and their names."""

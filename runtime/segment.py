@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from partitioner.runtime.generated_code import compiled
+from partitioner.runtime.header import Header
 from partitioner.runtime.namespace import Scope, attach, lookup
 from partitioner.runtime.recompute import Recomputation
 
@@ -157,6 +158,8 @@ class Segment(SegmentProgram):
         self._receive = receive
         self._send = send
         self._is_first = is_first
+        self.header = Header()
+        """Of what this segment receives."""
 
     def forward(self, received: Any) -> Any:
         """Receive, compute and send.
@@ -185,7 +188,8 @@ class Segment(SegmentProgram):
             # DeepSpeed may have marked the inputs: nobody wants their gradient.
             return (token, *(tensor.detach() for tensor in tensors))
         if self._receive is not None:
-            return self._receive.unpack(received)
+            read = partial(self.header.read, training=self.training)
+            return self._receive.unpack(received, read)
         return tuple(received)
 
 

@@ -31,10 +31,11 @@ from partitioner.runtime.bits import (
     pack_bits,
     unpack_bits,
 )
+from partitioner.runtime.header import SentHeader, read_now
 from partitioner.runtime.wire_value import WireValue, memory_order, reordered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["WireSpec"]
 
@@ -90,7 +91,11 @@ class WireSpec:
         header = self._header(values)
         return carrier, self._pack_bytes(header, laid_out, carrier.device)
 
-    def unpack(self, received: Tensor | tuple[Tensor, ...]) -> tuple[Any, ...]:
+    def unpack(
+        self,
+        received: Tensor | tuple[Tensor, ...],
+        read: Callable[[Tensor], list[int]] = read_now,
+    ) -> tuple[Any, ...]:
         """Turn what DeepSpeed received into ``(token, *values)``.
 
         The token is a float32 zero which must be passed to the next
@@ -99,6 +104,7 @@ class WireSpec:
 
         Args:
             received: What :meth:`pack` returned on the stage before.
+            read: Reads the header's numbers from its bytes.
 
         Returns:
             The token and one value for each entry of ``self.values``; each tensor
@@ -108,7 +114,8 @@ class WireSpec:
             RuntimeGuardError: The tensors are not this boundary's.
         """
         carrier, rest = self._split(received)
-        header = self._read_header(rest)
+        length_bytes = self._header_length * _HEADER_ITEM_BYTES
+        header = read(rest[:length_bytes]) if rest is not None and length_bytes else []
         orders = self._orders(header)
         shapes = self._shapes(header, orders)
         differentiable = tuple(
@@ -163,6 +170,10 @@ class WireSpec:
         return self._open_dimensions + sum(self._ranks) + len(self._integers)
 
     @cached_property
+    def _sent(self) -> SentHeader:
+        return SentHeader()
+
+    @cached_property
     def _has_bytes(self) -> bool:
         return self._header_length > 0 or any(
             prod(size or 0 for size in self.values[index].shape)
@@ -191,8 +202,7 @@ class WireSpec:
     ) -> Tensor:
         pieces = [bytes_of(laid_out[index]) for index in self._opaque]
         if numbers:
-            header = torch.tensor(numbers, dtype=torch.int64).view(torch.uint8)
-            pieces.insert(0, header.to(device))
+            pieces.insert(0, self._sent.packed(numbers, device))
         return torch.cat(pieces)
 
     def _run_time_sizes(self, values: Sequence[Tensor | int]) -> Iterator[int]:
@@ -214,14 +224,6 @@ class WireSpec:
                 hint="all ranks must run the same plan",
             )
         return tensors[0], tensors[1] if self._has_bytes else None
-
-    def _read_header(self, rest: Tensor | None) -> list[int]:
-        length_bytes = self._header_length * _HEADER_ITEM_BYTES
-        if rest is None or not length_bytes:
-            return []
-        numbers = rest[:length_bytes].clone().view(torch.int64)
-        header: list[int] = numbers.tolist()
-        return header
 
     def _orders(self, header: list[int]) -> list[tuple[int, ...]]:
         """Return how each value's dimensions lie in memory."""

@@ -146,10 +146,11 @@ def llama_1b(*, tiny: bool, dtype: torch.dtype) -> Workload:
         attn_implementation="sdpa",
         dtype=dtype,
     )
-    kinds = (modeling_llama.LlamaForCausalLM, modeling_llama.LlamaDecoderLayer)
     samples, length = (2, 32) if tiny else (2, 2048)
     layers = partial(_rotary_layers, modeling_llama, config, length, _Embedding)
-    return _causal("llama-1b", kinds, config, layers, (samples, length))
+    return _causal(
+        "llama-1b", modeling_llama.LlamaForCausalLM, config, layers, (samples, length)
+    )
 
 
 def gemma_2b(*, tiny: bool, dtype: torch.dtype) -> Workload:
@@ -171,10 +172,11 @@ def gemma_2b(*, tiny: bool, dtype: torch.dtype) -> Workload:
         attn_implementation="sdpa",
         dtype=dtype,
     )
-    kinds = (modeling_gemma.GemmaForCausalLM, modeling_gemma.GemmaDecoderLayer)
     samples, length = (2, 32) if tiny else (2, 2048)
     layers = partial(_rotary_layers, modeling_gemma, config, length, _ScaledEmbedding)
-    return _causal("gemma-2b", kinds, config, layers, (samples, length))
+    return _causal(
+        "gemma-2b", modeling_gemma.GemmaForCausalLM, config, layers, (samples, length)
+    )
 
 
 def gpt2_medium(*, tiny: bool, dtype: torch.dtype) -> Workload:
@@ -190,26 +192,23 @@ def gpt2_medium(*, tiny: bool, dtype: torch.dtype) -> Workload:
         attn_implementation="sdpa",
         dtype=dtype,
     )
-    kinds = (modeling_gpt2.GPT2LMHeadModel, modeling_gpt2.GPT2Block)
     shape = (2, 32) if tiny else (16, 1024)
     layers = partial(_gpt2_layers, config)
-    return _causal("gpt2-medium", kinds, config, layers, shape)
+    return _causal("gpt2-medium", modeling_gpt2.GPT2LMHeadModel, config, layers, shape)
 
 
 def _causal(
     name: str,
-    kinds: tuple[Any, Any],
+    kind: Any,
     config: Any,
     layers: Callable[[], list[LayerSpec]],
     shape: tuple[int, int],
 ) -> Workload:
-    kind, block = kinds
     samples, length = shape
     return Workload(
         name=name,
         model=partial(kind, config),
         layers=layers,
-        blocks=(block,),
         micro_batch=partial(_tokens, samples, length, config.vocab_size),
         loss=cross_entropy,
         items=samples * length,

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.pipe import DualPipeVModule, PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.speed.layers import load_original
 from benchmarks.speed.runner import EngineRunner
@@ -34,6 +34,11 @@ class _Exact:
     def __init__(self, *args: Any, cut: Cut, **options: Any) -> None:
         self._cut = cut
         super().__init__(*args, **options)
+
+    def forward(self, received: Any) -> Any:
+        """Run the stage; DeepSpeed sends images only if they are contiguous."""
+        sent = super().forward(_as_images(received, torch.channels_last))  # type: ignore[misc]
+        return _as_images(sent, torch.contiguous_format)
 
     def _partition_layers(self, method: str) -> None:  # noqa: ARG002 - see ``cut``
         super()._partition_layers(  # type: ignore[misc]
@@ -151,6 +156,13 @@ def _layers(module: Any) -> Sequence[nn.Module]:
         return [layer for layers in module.phase_funcs for layer in layers]
     found: list[nn.Module] = module.forward_funcs
     return found
+
+
+def _as_images(value: Any, memory_format: torch.memory_format) -> Any:
+    """Return a batch of images in another order in memory; all else as it is."""
+    if isinstance(value, Tensor) and value.dim() == 4:  # noqa: PLR2004 - NCHW
+        return value.contiguous(memory_format=memory_format)
+    return value
 
 
 def _as_pair(inputs: dict[str, Any], labels: Any) -> tuple[Any, Any]:

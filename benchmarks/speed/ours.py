@@ -91,11 +91,11 @@ class Planner:
             )
             for stage in range(1, stages)
         ]
-        cuts = (
-            min((s, i) for i, s in enumerate(starts) if s >= first)[1]
-            for first in firsts
-        )
-        return (0, *cuts, len(starts))
+        cuts = [0]
+        for first in firsts:
+            after = [i for i, start in enumerate(starts) if start >= first]
+            cuts.append(max(cuts[-1] + 1, min(after, default=len(starts) - 1)))
+        return (*cuts, len(starts))
 
     def run(
         self, plan: Plan, *, compiled: bool = False, on_device: bool = False
@@ -149,6 +149,7 @@ def _plan(
     with torch.device("meta"):
         model = workload.model()
     timings = _measured(planner, model, compiled=compiled)
+    layers = _origins(setting) if whole_layers else []
     return partition(
         model,
         dist.get_world_size(),
@@ -156,8 +157,8 @@ def _plan(
         micro_batches=setting.micro_batches,
         dtype=setting.dtype,
         schedule=schedule,
-        no_cut_inside=list(workload.blocks) if whole_layers else (),
-        keep_together=_joined(setting) if whole_layers else (),
+        no_cut_inside=[path for paths in layers for path in paths],
+        keep_together=[paths for paths in layers if len(paths) > 1],
         measurements=timings,
         gap=0.001,
     )
@@ -184,11 +185,6 @@ def _measured(planner: Planner, model: nn.Module, *, compiled: bool) -> Measurem
 
     found: Measurements = shared(timed)
     return found
-
-
-def _joined(setting: Setting) -> list[Sequence[str]]:
-    """Return what a hand-written layer holds together."""
-    return [paths for paths in _origins(setting) if len(paths) > 1]
 
 
 def _origins(setting: Setting) -> Sequence[Sequence[str]]:

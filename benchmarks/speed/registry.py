@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from benchmarks.speed.causal import gemma_2b, gpt2_medium, llama_1b
+from benchmarks.speed.images import resnet_152, vit_large
 
 __all__ = ["WORKLOADS"]
 
 WORKLOADS = {
     "llama-1b": llama_1b,
     "gemma-2b": gemma_2b,
+    "resnet-152": resnet_152,
     "gpt2-medium": gpt2_medium,
+    "vit-large": vit_large,
 }

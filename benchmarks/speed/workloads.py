@@ -26,7 +26,6 @@ class Workload:
         model: Builds the original on the current default device.
         layers: The layers of a hand-written pipeline: the model's own modules, as
             whoever knows the model would list them.
-        blocks: Classes of the modules that no whole-layer cut goes through.
         micro_batch: Draws one micro-batch on the CPU.
         loss: Of the tensor that the model makes, and the labels.
         items: Tokens or samples of one micro-batch.
@@ -36,7 +35,6 @@ class Workload:
     name: str
     model: Callable[[], nn.Module]
     layers: Callable[[], list[LayerSpec]]
-    blocks: tuple[type[nn.Module], ...]
     micro_batch: Callable[[], MicroBatch]
     loss: Callable[[Tensor, Tensor], Tensor]
     items: int

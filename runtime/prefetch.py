@@ -1,0 +1,92 @@
+"""Copy the next micro-batches to the device while it computes on the ones before."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Prefetched"]
+
+DEPTH = 2
+"""Micro-batches that are on the device, or on their way, before they are used."""
+
+
+class Prefetched:
+    """A batch's micro-batches, of which the next ones are on the device already.
+
+    DeepSpeed copies each when it is used, from pageable memory: the host waits until
+    all that it has launched has run. Here each goes from pinned memory, on a stream of
+    its own, some time before. On other devices than CUDA's micro-batches are handed out
+    as they are.
+
+    Args:
+        device: Where they are used.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._waiting: deque[Any] = deque()
+        self._copied: deque[tuple[Any, torch.cuda.Event]] = deque()
+        self._wanted = (True, True)
+
+    def __len__(self) -> int:
+        """Return how many have not been handed out."""
+        return len(self._waiting) + len(self._copied)
+
+    def load(self, batches: Iterable[Any], *, inputs: bool, labels: bool) -> None:
+        """Take a batch's micro-batches in place of those that are left.
+
+        Args:
+            batches: Pairs of inputs and labels; what is no pair stays as it is.
+            inputs: This rank uses the inputs.
+            labels: This rank uses the labels.
+        """
+        self._waiting = deque(batches)
+        self._copied.clear()
+        self._wanted = (inputs, labels)
+        self._copy_ahead()
+
+    def next(self) -> Any:
+        """Hand out the next micro-batch, on the device where it is wanted.
+
+        Raises:
+            IndexError: There is none left.
+        """
+        if self._stream is None:
+            return self._waiting.popleft()
+        batch, copied = self._copied.popleft()
+        self._copy_ahead()
+        here = torch.cuda.current_stream(self._stream.device)
+        here.wait_event(copied)
+        for tensor in pytree.tree_leaves(batch):
+            if isinstance(tensor, Tensor) and tensor.is_cuda:
+                tensor.record_stream(here)
+        return batch
+
+    def _copy_ahead(self) -> None:
+        while self._stream and self._waiting and len(self._copied) < DEPTH:
+            batch = self._waiting.popleft()
+            with torch.cuda.stream(self._stream):
+                if isinstance(batch, tuple):
+                    batch = tuple(
+                        self._moved(part) if wanted else part
+                        for part, wanted in zip(batch, self._wanted, strict=True)
+                    )
+                self._copied.append((batch, self._stream.record_event()))
+
+    def _moved(self, tensors: Any) -> Any:
+        return pytree.tree_map_only(Tensor, self._copied_to_device, tensors)
+
+    def _copied_to_device(self, tensor: Tensor) -> Tensor:
+        if tensor.device.type != "cpu" or self._stream is None:
+            return tensor
+        if tensor.is_contiguous() and not tensor.is_pinned():
+            tensor = tensor.pin_memory()
+        return tensor.to(self._stream.device, non_blocking=True)
