@@ -1,0 +1,197 @@
+"""Put the gradients of weights off, to when a stage would wait for another.
+
+Backward has two halves: gradients of the inputs, for which the stage before waits, and
+gradients of the weights, for which nobody does until the batch ends. Inside
+:meth:`WeightGradients.put_off` the operations that have most of the second half are
+replaced by ones whose backward leaves it to :meth:`PutOff.run`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["PutOff", "WeightGradients"]
+
+_WEIGHT_AT = {
+    F.linear: 1,
+    F.conv1d: 1,
+    F.conv2d: 1,
+    F.conv3d: 1,
+    F.conv_transpose1d: 1,
+    F.conv_transpose2d: 1,
+    F.conv_transpose3d: 1,
+    torch.addmm: 2,
+}
+"""Functions of an input and a weight, and where among the arguments the weight is."""
+
+
+class PutOff:
+    """The gradients of weights that one micro-batch's backward has left."""
+
+    def __init__(self) -> None:
+        self._rest: list[Callable[[], None]] = []
+
+    def add(self, rest: Callable[[], None]) -> None:
+        """Keep what adds one weight's gradient to its ``.grad``."""
+        self._rest.append(rest)
+
+    def run(self) -> None:
+        """Make these gradients, in the order of backward."""
+        for index, rest in enumerate(self._rest):
+            rest()
+            self._rest[index] = _nothing  # and let go of what it held
+        self._rest.clear()
+
+
+class WeightGradients:
+    """Where backward leaves the gradients of weights."""
+
+    def __init__(self) -> None:
+        self.into = PutOff()
+        """What the next backward fills."""
+
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Leave the gradients of the weights that are used inside."""
+        with _Mode(self):
+            yield
+
+
+class _Mode(TorchFunctionMode):
+    def __init__(self, gradients: WeightGradients) -> None:
+        super().__init__()
+        self._gradients = gradients
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        place = _WEIGHT_AT.get(function)
+        if place is None or not _can_wait(args, place):
+            return function(*args, **(kwargs or {}))
+        rest = kwargs or {}
+        if function is F.linear:
+            bias = args[2] if len(args) > 2 else rest.get("bias")  # noqa: PLR2004
+            return _Linear.apply(self._gradients, *args[:2], bias)  # type: ignore[no-untyped-call]
+        return _Split.apply(self._gradients, function, place, rest, *args)  # type: ignore[no-untyped-call]
+
+
+def _can_wait(args: Any, place: int) -> bool:
+    """Whether the weight is a parameter whose gradient nobody watches being made."""
+    if len(args) <= place or not torch.is_grad_enabled():
+        return False
+    source, weight = args[place - 1], args[place]
+    return (
+        type(weight) is torch.nn.Parameter
+        and isinstance(source, Tensor)
+        and source.requires_grad
+        and weight.requires_grad
+        and not weight._backward_hooks  # noqa: SLF001 - torch has no public name
+        and not weight._post_accumulate_grad_hooks  # noqa: SLF001
+        and not torch.is_autocast_enabled(source.device.type)
+        # A checkpoint's second run must save what its first run saved.
+        and torch._C._autograd._top_saved_tensors_default_hooks(True) is None  # noqa: SLF001
+    )
+
+
+class _Linear(torch.autograd.Function):
+    """``F.linear``; its weight's gradient is added in one matrix product."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gradients: WeightGradients,
+        source: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
+        ctx.gradients = gradients
+        ctx.save_for_backward(source, weight)
+        return F.linear(source, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        source, weight = ctx.saved_tensors
+        needs_source, _, needs_bias = ctx.needs_input_grad[1:]
+        into = ctx.gradients.into
+        into.add(lambda: _add_product(weight, gradient, source))
+        return (
+            None,
+            gradient.matmul(weight) if needs_source else None,
+            None,
+            gradient.flatten(0, -2).sum(0) if needs_bias else None,
+        )
+
+
+@torch.no_grad()
+def _add_product(weight: Tensor, gradient: Tensor, source: Tensor) -> None:
+    left = gradient.reshape(-1, gradient.shape[-1]).t()
+    right = source.reshape(-1, source.shape[-1])
+    if weight.grad is None:
+        weight.grad = left.mm(right)
+    else:
+        weight.grad.addmm_(left, right)
+
+
+class _Split(torch.autograd.Function):
+    """Any function of a weight, whose backward runs in two halves."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gradients: WeightGradients,
+        function: Any,
+        place: int,
+        kwargs: dict[str, Any],
+        *args: Any,
+    ) -> Tensor:
+        ctx.gradients, ctx.place, ctx.weight = gradients, place, args[place]
+        with torch.enable_grad():
+            ctx.inside = [_leaf(each) for each in args]
+            ctx.result = function(*ctx.inside, **kwargs)
+        found: Tensor = ctx.result.detach()
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        inside, result, weight = ctx.inside, ctx.result, ctx.weight
+        mine = inside[ctx.place]
+        now = [
+            index
+            for index, needed in enumerate(ctx.needs_input_grad[4:])
+            if needed and index != ctx.place
+        ]
+        made = torch.autograd.grad(
+            result, [inside[index] for index in now], gradient, retain_graph=True
+        )
+        ctx.gradients.into.add(lambda: _add_rest(weight, mine, result, gradient))
+        returned: list[Any] = [None] * (4 + len(inside))
+        for index, each in zip(now, made, strict=True):
+            returned[4 + index] = each
+        return tuple(returned)
+
+
+def _leaf(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().requires_grad_(value.requires_grad)
+
+
+def _add_rest(weight: Tensor, mine: Tensor, result: Tensor, gradient: Tensor) -> None:
+    (found,) = torch.autograd.grad(result, mine, gradient)
+    weight.grad = found if weight.grad is None else weight.grad.add_(found)
+
+
+def _nothing() -> None:
+    pass
