@@ -87,6 +87,7 @@ class TrainablePlan(ABC):
         groups: Sequence[Mapping[str, Any]] = (),
         token_weighted: bool | Callable[[Any], Any] = False,
         check_finite: bool = False,
+        zero_bubble: bool = False,
         **deepspeed_kwargs: Any,
     ) -> tuple[Any, Any, Any, Any]:
         """Build this rank's stage and the engine that trains it.
@@ -109,6 +110,10 @@ class TrainablePlan(ABC):
             check_finite: Stop at the first module that returns an infinite or
                 undefined number in training, and name it and its stage. Slow: for
                 finding out, not for every run.
+            zero_bubble: Run 1F1B with the gradients of weights put off to where a stage
+                would wait: a step is shorter, and the later stages hold the inputs of
+                their linear layers and convolutions for as many micro-batches more as
+                there are stages before. Not with ZeRO, nor with compiled stages.
             **deepspeed_kwargs: For ``deepspeed.initialize``: ``optimizer``,
                 ``model_parameters``, ``lr_scheduler``, ``training_data``, …
 
@@ -131,6 +136,7 @@ class TrainablePlan(ABC):
             batch_fn=self.batch_fn,
             token_weighted=token_weighted,
             check_finite=check_finite,
+            zero_bubble=zero_bubble,
             **deepspeed_kwargs,
         )
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import deepspeed
 from deepspeed.runtime.pipe.dualpipev import DualPipeVEngine
-from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from partitioner.errors import OptionError, RuntimeGuardError
 from partitioner.runtime.agreement import gather
@@ -18,6 +17,7 @@ from partitioner.runtime.gradients import AnyGradients
 from partitioner.runtime.loss_scaling import LossScaling
 from partitioner.runtime.lost_peers import lost_peers
 from partitioner.runtime.reports import Reporting
+from partitioner.runtime.zero_bubble import ZeroBubble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +36,7 @@ def initialize(
     batch_fn: Callable[[Any], Any],
     token_weighted: bool | Callable[[Any], Any] = False,
     check_finite: bool = False,
+    zero_bubble: bool = False,
     **deepspeed_kwargs: Any,
 ) -> tuple[Any, Any, Any, Any]:
     """Return what ``deepspeed.initialize`` returns, with a :class:`PlanEngine`.
@@ -46,10 +47,12 @@ def initialize(
         batch_fn: Turns a batch of the user's into what both ends of the pipeline take.
         token_weighted: Average the loss over the tokens of the whole batch.
         check_finite: Stop at the first number that is not finite.
+        zero_bubble: Put weight gradients off to where a stage would wait.
         **deepspeed_kwargs: For ``deepspeed.initialize``.
 
     Raises:
         RuntimeGuardError: Under ZeRO the ranks have different numbers of groups.
+        OptionError: Weight gradients cannot be put off.
     """
     engine, *others = deepspeed.initialize(
         model=module, config=dict(config), **deepspeed_kwargs
@@ -59,6 +62,7 @@ def initialize(
     dual = isinstance(engine, DualPipeVEngine)
     engine.__class__ = DualPipeVPlanEngine if dual else PlanEngine
     engine.adopt(batch_fn, token_weighted=token_weighted)
+    engine.start_zero_bubble(wanted=zero_bubble)
     if check_finite:
         watch(module, module.loss_fn, engine.stage_id)
     return (engine, *others)
@@ -149,7 +153,7 @@ class PlanEngineMixin(
         return PipelineLoader(dataset, place=place, step=step, **loader_kwargs)
 
 
-class PlanEngine(PlanEngineMixin, PipelineEngine):
+class PlanEngine(PlanEngineMixin, ZeroBubble):
     """The engine of a plan; made by :func:`initialize`, never by itself."""
 
     def reset_activation_shape(self) -> None:
@@ -162,6 +166,19 @@ class DualPipeVPlanEngine(PlanEngine, DualPipeVEngine):
     """The engine of a plan for ``schedule="dualpipev"``."""
 
     MIXED_SHAPES = False
+
+    def start_zero_bubble(self, *, wanted: bool) -> None:
+        """Refuse to put weight gradients off.
+
+        Raises:
+            OptionError: It was wanted.
+        """
+        super().start_zero_bubble(wanted=False)
+        if wanted:
+            raise OptionError(
+                "zero_bubble=True with dualpipev, which fills the bubble its own way",
+                hint='plan with schedule="1f1b"',
+            )
 
     def _load(self, count: int) -> None:
         """Load a batch, if the schedule can run so few micro-batches.

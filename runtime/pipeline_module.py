@@ -212,9 +212,12 @@ class PartitionedPipelineModule(TiedStages, LossStage):
         for header in self._headers():
             header.check()
 
+    def segments(self) -> list[Segment]:
+        """Return this rank's segments, in order."""
+        return [layer for layer in self.local_layers() if isinstance(layer, Segment)]
+
     def _headers(self) -> list[Header]:
-        layers = self.local_layers()
-        return [layer.header for layer in layers if isinstance(layer, Segment)]
+        return [segment.header for segment in self.segments()]
 
     def reset_shapes(self) -> None:
         """Let the next batch have another shape than the ones before.

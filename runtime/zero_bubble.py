@@ -1,7 +1,7 @@
 """1F1B with weight gradients put off to where a stage would wait: ZB-H1.
 
-Source: Qi et al., *Zero Bubble Pipeline Parallelism*, ICLR 2024, section 2.1: stage s of
-S puts them off by s micro-batches. There messages travel by themselves. DeepSpeed's
+Source: Qi et al., *Zero Bubble Pipeline Parallelism*, ICLR 2024, section 2.1: stage s
+of S puts them off by s micro-batches. There messages travel by themselves. DeepSpeed's
 block both stages, and then it matters on which side of an exchange the gradients are
 made: before it, where the neighbour would come late to it; after it in the last S - s
 micro-batches, for which the neighbour waits.
@@ -25,30 +25,25 @@ __all__ = ["ZeroBubble"]
 class ZeroBubble(PipelineEngine):
     """An engine whose later stages put weight gradients off, if it is told to."""
 
-    def start_zero_bubble(self) -> None:
-        """Begin to put weight gradients off; once, when the engine is made.
+    _INSTRUCTION_MAP: dict[Any, Any]
+
+    def start_zero_bubble(self, *, wanted: bool) -> None:
+        """Begin to put weight gradients off, if wanted; once, when the engine is made.
+
+        Args:
+            wanted: Else this is 1F1B.
 
         Raises:
             OptionError: The optimizer takes gradients out of ``.grad`` after each
                 micro-batch.
         """
-        if isinstance(self.optimizer, ZeROOptimizer):
-            raise OptionError(
-                f"zero_bubble=True with {type(self.optimizer).__name__}: it takes the "
-                "gradients of each micro-batch when its backward ends",
-                hint="train without ZeRO and without grad_accum_dtype",
-            )
-        if any(layer.compiled for layer in self.module.segments()):
-            raise OptionError(
-                "zero_bubble=True with compiled stages: a compiled backward makes all "
-                "gradients at once",
-                hint="leave out one of zero_bubble and compile",
-            )
         self._gradients = WeightGradients()
         self._waiting: deque[PutOff] = deque()
         self._due: list[PutOff] = []
         self._backwards = 0
-        if self.stage_id > 0:  # the first puts them off by nothing
+        if wanted:
+            self._check_zero_bubble()
+        if wanted and self.stage_id > 0:  # the first puts them off by nothing
             self._INSTRUCTION_MAP = {
                 **self._INSTRUCTION_MAP,
                 schedule.ForwardPass: ZeroBubble._exec_forward_pass,
@@ -56,6 +51,20 @@ class ZeroBubble(PipelineEngine):
                 schedule.RecvGrad: ZeroBubble._exec_recv_grads,
                 schedule.ReduceTiedGrads: ZeroBubble._exec_reduce_tied_grads,
             }
+
+    def _check_zero_bubble(self) -> None:
+        if isinstance(self.optimizer, ZeROOptimizer):
+            raise OptionError(
+                f"zero_bubble=True with {type(self.optimizer).__name__}: it takes the "
+                "gradients of each micro-batch when its backward ends",
+                hint="train without ZeRO and without grad_accum_dtype",
+            )
+        if any(segment.is_compiled for segment in self.module.segments()):
+            raise OptionError(
+                "zero_bubble=True with compiled stages: a compiled backward makes all "
+                "gradients at once",
+                hint="leave out one of zero_bubble and compile",
+            )
 
     def _exec_schedule(self, pipe_schedule: Any) -> None:
         self._waiting.clear()

@@ -98,9 +98,21 @@ class Planner:
         return (*cuts, len(starts))
 
     def run(
-        self, plan: Plan, *, compiled: bool = False, on_device: bool = False
+        self,
+        plan: Plan,
+        *,
+        compiled: bool = False,
+        on_device: bool = False,
+        zero_bubble: bool = False,
     ) -> EngineRunner:
-        """Build a plan's pipeline over all ranks, fed from pageable memory."""
+        """Build a plan's pipeline over all ranks.
+
+        Args:
+            plan: What to run.
+            compiled: Stages and loss run under ``torch.compile``.
+            on_device: The batches are on the device; else in pageable memory.
+            zero_bubble: As for ``Plan.initialize``.
+        """
         workload = self.setting.workload
         loss: Any = workload.model_loss
         if compiled:
@@ -112,6 +124,7 @@ class Planner:
             weights=str(self.setting.weights),
             config=QUIET,
             module=options,
+            zero_bubble=zero_bubble,
         )
         data = self.setting.data_on_device if on_device else self.setting.data
         return EngineRunner(engine, itertools.cycle(data), _first_units(plan))

@@ -79,7 +79,7 @@ def _stream(runner: EngineRunner, device: torch.device) -> dict[str, float]:
         runner.step()
         clock.mark()
     finally:
-        del engine._INSTRUCTION_MAP  # noqa: SLF001
+        engine._INSTRUCTION_MAP = original  # noqa: SLF001
     totals = dict.fromkeys([*_PARTS.values(), "rest"], 0.0)
     for name, seconds in zip(names, clock.intervals(), strict=True):
         totals[name] += seconds

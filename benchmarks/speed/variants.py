@@ -105,6 +105,14 @@ def _plans(planner: Planner, kind: str) -> Iterator[Variant]:
             predict=lambda plan=plan: plan().simulation.step_s,  # type: ignore[misc]
         )
 
+    if not compiled:
+        free = partial(planner.plan, compiled=False, whole_layers=False)
+        yield Variant(
+            name="eager/ours-zero-bubble",
+            build=lambda: planner.run(free(), zero_bubble=True),
+            predict=lambda: free().simulate("zb-h1").step_s,
+        )
+
     def same() -> Any:
         whole = planner.plan(compiled=compiled, whole_layers=True)
         return planner.plan_at(planner.parts_of(whole), compiled=compiled)

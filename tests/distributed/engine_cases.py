@@ -232,6 +232,10 @@ CASES = {
         dtype="bfloat16",
     ),
     "tempered-dual": lambda: replace(tempered(), schedule="dualpipev"),
+    "changing-bubble": lambda: changing(zero_bubble=True),
+    "tempered-bubble": lambda: replace(
+        tempered(gradient_clipping=0.05), zero_bubble=True
+    ),
     "weighted": weighted,
     "weighted-counted": lambda: weighted(count_tags),
     "weighted-causal": weighted_causal,

@@ -51,6 +51,7 @@ class Script:
     config: dict[str, Any] = field(default_factory=dict)
     dtype: str | None = None
     schedule: Literal["1f1b", "dualpipev"] = "1f1b"
+    zero_bubble: bool = False
 
 
 @dataclass(kw_only=True)
@@ -215,6 +216,7 @@ def engine_of(script: Script, stages: int) -> Any:
         config=config,
         optimizer=optimizer,
         token_weighted=script.token_weighted,
+        zero_bubble=script.zero_bubble,
     )
     return engine
 

@@ -18,8 +18,14 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 BY_SHAPE = {
     (2, 1): list(CASES),
-    (3, 1): ["changing", "tempered-clipped"],
-    (2, 2): ["changing", "tempered-zero", "weighted", "weighted-causal"],
+    (3, 1): ["changing", "changing-bubble", "tempered-bubble", "tempered-clipped"],
+    (2, 2): [
+        "changing",
+        "changing-bubble",
+        "tempered-zero",
+        "weighted",
+        "weighted-causal",
+    ],
 }
 MICRO_BATCHES = 4
 RUNS = [
