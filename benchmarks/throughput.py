@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from benchmarks.speed.results import Key
+    from benchmarks.speed.runner import Runner
     from benchmarks.speed.variants import Variant
 
 
@@ -121,12 +122,18 @@ def _run(
         results.begin(key)
     predicted_s = variant.predict() if variant.predict else None
     started = time.monotonic()
-    runner = variant.build()
+    runner = _built(variant)
+    if runner is None:
+        return
     built = time.monotonic()
     steps = timed_steps(
         runner, setting.device, warm_up=options.warm_up, repeats=options.steps
     )
-    found: dict[str, Any] = {"seconds": steps.seconds, "peak_bytes": steps.peak_bytes}
+    found: dict[str, Any] = {
+        "seconds": steps.seconds,
+        "peak_bytes": steps.peak_bytes,
+        "losses": steps.losses,
+    }
     if options.profile and isinstance(runner, EngineRunner):
         found["profile"] = profiled(runner, setting.device)
     cut, everyone = runner.cut, _gather(found)
@@ -142,7 +149,7 @@ def _run(
             "seconds": _joined([each["seconds"] for each in everyone], alone=alone),
             "peak_bytes": max(each["peak_bytes"] for each in everyone),
             "predicted_s": predicted_s,
-            "losses": steps.losses,
+            "losses": everyone[-1]["losses"],  # a runner's last stage knows them
             "cut": list(cut),
             "build_s": built - started,
             "total_s": time.monotonic() - started,
@@ -150,6 +157,20 @@ def _run(
         profiles = [each["profile"] for each in everyone if "profile" in each]
         results.add(key, **line, profiles=profiles)
         _say(key, line, profiles)
+
+
+def _built(variant: Variant) -> Runner | None:
+    """Build a variant; None if some rank cannot, which is said."""
+    runner, failure = None, ""
+    try:
+        runner = variant.build()
+    except Exception as error:  # an exporter's, a library's: the others still count
+        first = next(iter(str(error).splitlines()), "")
+        failure = f"{type(error).__name__}: {first}"
+    failures = [each for each in _gather(failure) if each]
+    if failures and dist.get_rank() == 0:
+        print(f"{variant.name} cannot be built: {failures[0]}", flush=True)
+    return None if failures else runner
 
 
 def _gather(mine: Any) -> list[Any]:

@@ -79,6 +79,7 @@ def resnet_152(*, tiny: bool, dtype: torch.dtype) -> Workload:
     samples, side = (4, 32) if tiny else (128, 224)
     return Workload(
         name="resnet-152",
+        torch_pipelines=False,
         model=lambda: modeling_resnet.ResNetForImageClassification(config).to(dtype),
         layers=lambda: _resnet_layers(config, dtype),
         micro_batch=partial(_images, samples, side),
@@ -134,6 +135,7 @@ def vit_large(*, tiny: bool, dtype: torch.dtype) -> Workload:
     samples, side = (4, 32) if tiny else (64, 224)
     return Workload(
         name="vit-large",
+        torch_pipelines=False,
         model=partial(modeling_vit.ViTForImageClassification, config),
         layers=lambda: _vit_layers(config, dtype),
         micro_batch=partial(_images, samples, side),

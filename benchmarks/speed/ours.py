@@ -97,6 +97,11 @@ class Planner:
             cuts.append(max(cuts[-1] + 1, min(after, default=len(starts) - 1)))
         return (*cuts, len(starts))
 
+    def paths_of(self, parts: Sequence[int]) -> list[str]:
+        """Return the original module with which each stage but the first begins."""
+        origins = _origins(self.setting)
+        return [origins[part][0] for part in parts[1:-1]]
+
     def run(
         self,
         plan: Plan,

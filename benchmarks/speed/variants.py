@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from benchmarks.speed.hand_written import hand_written, one_device, parts_of
+from benchmarks.speed.torch_pipelining import TorchRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,6 +114,9 @@ def _plans(planner: Planner, kind: str) -> Iterator[Variant]:
             predict=lambda: free().simulate("zb-h1").step_s,
         )
 
+        if planner.setting.workload.torch_pipelines:
+            yield Variant(name="eager/torch-1f1b", build=lambda: _torch(planner))
+
     def same() -> Any:
         whole = planner.plan(compiled=compiled, whole_layers=True)
         return planner.plan_at(planner.parts_of(whole), compiled=compiled)
@@ -131,6 +135,11 @@ def _plans(planner: Planner, kind: str) -> Iterator[Variant]:
         build=lambda: planner.run(same(), compiled=compiled, on_device=True),
         predict=lambda: same().simulation.step_s,
     )
+
+
+def _torch(planner: Planner) -> Runner:
+    plan = planner.plan(compiled=False, whole_layers=True)
+    return TorchRunner(planner.setting, planner.paths_of(planner.parts_of(plan)))
 
 
 def _dual(setting: Setting, planner: Planner, *, compiled: bool) -> Iterator[Variant]:

@@ -30,6 +30,8 @@ class Workload:
         loss: Of the tensor that the model makes, and the labels.
         items: Tokens or samples of one micro-batch.
         unit: What ``items`` counts.
+        torch_pipelines: torch's own pipelines can run it: they send nothing whose
+            dimensions are not in the order of memory.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Workload:
     loss: Callable[[Tensor, Tensor], Tensor]
     items: int
     unit: str
+    torch_pipelines: bool = True
 
     def model_loss(self, output: Any, labels: Tensor) -> Tensor:
         """Return the loss of the original's output."""
