@@ -11,11 +11,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from partitioner import Plan, partition
+from tests.distributed.frozen_cases import CASES, CLIPPING, DUAL, Frozen
 
-__all__ = ["CASES", "Frozen", "Outcome", "build", "original", "train", "train_all"]
+__all__ = [
+    "CASES",
+    "DUAL",
+    "Frozen",
+    "Outcome",
+    "build",
+    "original",
+    "train",
+    "train_all",
+]
 
-WORDS, WIDTH, MICRO_BATCHES, STEPS = 11, 8, 4, 4
-CLIPPING = 0.05
+WORDS, WIDTH, STEPS = 11, 8, 4
 
 
 class Block(nn.Module):
@@ -49,82 +58,6 @@ class Layered(nn.Module):
         return result
 
 
-@dataclass(frozen=True, kw_only=True)
-class Frozen:
-    """What is frozen, and how it is trained.
-
-    Args:
-        stages: Pipeline stages, two for each rank under DualPipeV.
-        frozen: Submodules that do not train.
-        pin: The stage of each block; embedding and head are at the ends.
-    """
-
-    stages: int
-    frozen: tuple[str, ...]
-    pin: tuple[int, ...]
-    tied: bool = False
-    dtype: str = "float32"
-    vee: bool = False
-    groups: bool = False
-    statistics: bool = False
-    """Batch norm: of one replica, and in float32."""
-    recompute: bool = False
-    config: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def ranks(self) -> int:
-        """Pipeline ranks."""
-        return self.stages // 2 if self.vee else self.stages
-
-
-FIRST = ("embed", "blocks.0")
-MIDDLE = ("blocks.1", "blocks.2")
-LAST = ("blocks.3", "head")
-ZERO = {"zero_optimization": {"stage": 1}}
-THREE, TWO = (0, 1, 1, 2), (0, 0, 1, 1)
-
-CASES: dict[str, Frozen] = {
-    "2, first": Frozen(stages=2, frozen=(*FIRST, "blocks.1"), pin=TWO),
-    "2, last": Frozen(stages=2, frozen=(*LAST, "blocks.2"), pin=TWO),
-    "3, first": Frozen(stages=3, frozen=FIRST, pin=THREE),
-    "3, middle": Frozen(stages=3, frozen=MIDDLE, pin=THREE, statistics=True),
-    "3, last": Frozen(stages=3, frozen=LAST, pin=THREE),
-    "3, all but the last": Frozen(stages=3, frozen=(*FIRST, *MIDDLE), pin=THREE),
-    "3, all but the first": Frozen(stages=3, frozen=(*MIDDLE, *LAST), pin=THREE),
-    "3, middle, recomputed": Frozen(
-        stages=3, frozen=MIDDLE, pin=THREE, statistics=True, recompute=True
-    ),
-    "3, middle, zero": Frozen(stages=3, frozen=MIDDLE, pin=THREE, config=ZERO),
-    "3, middle, groups": Frozen(
-        stages=3, frozen=MIDDLE, pin=THREE, groups=True, config=ZERO
-    ),
-    "3, middle, bf16": Frozen(
-        stages=3, frozen=MIDDLE, pin=THREE, dtype="bfloat16"
-    ),
-    "3, first, bf16, zero": Frozen(
-        stages=3, frozen=FIRST, pin=THREE, dtype="bfloat16", config=ZERO
-    ),
-    "2, last but its tie, bf16": Frozen(
-        stages=2,
-        frozen=("blocks.2", "blocks.3", "head.bias"),
-        pin=TWO,
-        tied=True,
-        dtype="bfloat16",
-    ),
-    "2, last but its tie, bf16, groups": Frozen(
-        stages=2,
-        frozen=("blocks.2", "blocks.3", "head.bias"),
-        pin=TWO,
-        tied=True,
-        dtype="bfloat16",
-        groups=True,
-    ),
-    "4, both of the first rank": Frozen(
-        stages=4, frozen=(*FIRST, *LAST), pin=(0, 1, 2, 3), vee=True
-    ),
-}  # fmt: skip
-
-
 @dataclass(kw_only=True)
 class Outcome:
     """Losses and norms by step, the loss of an evaluation, the final state."""
@@ -146,13 +79,15 @@ def build(case: Frozen) -> nn.Module:
     return model
 
 
-def batches(replica: int) -> list[list[tuple[Tensor, Tensor]]]:
+def batches(case: Frozen, replica: int) -> list[list[tuple[Tensor, Tensor]]]:
     generator = torch.Generator().manual_seed(replica)
 
     def words() -> Tensor:
         return torch.randint(0, WORDS, (6,), generator=generator)
 
-    return [[(words(), words()) for _ in range(MICRO_BATCHES)] for _ in range(STEPS)]
+    return [
+        [(words(), words()) for _ in range(case.micro_batches)] for _ in range(STEPS)
+    ]
 
 
 def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
@@ -173,7 +108,7 @@ def original(case: Frozen, replicas: int = 1) -> Outcome:
     if case.groups:
         groups[1]["weight_decay"] = 0.0  # type: ignore[assignment]
     steps = optimizer([group for group in groups if group["params"]])
-    outcome, data = Outcome(), [batches(replica) for replica in range(replicas)]
+    outcome, data = Outcome(), [batches(case, replica) for replica in range(replicas)]
     for step in zip(*data, strict=True):
         steps.zero_grad()
         losses = [loss_of(model(x), y) for replica in step for x, y in replica]
@@ -199,7 +134,7 @@ def plan_of(case: Frozen) -> Plan:
         build(case),
         case.ranks,
         example_inputs=torch.zeros(6, dtype=torch.int64),
-        micro_batches=MICRO_BATCHES,
+        micro_batches=case.micro_batches,
         device="h100",
         dtype=case.dtype,
         checkpointing="all" if case.recompute else "none",
@@ -240,7 +175,7 @@ def train(
     engine = engine_of(case)
     if load is not None:
         engine.load_checkpoint(*load)
-    data, outcome = batches(engine.grid.get_data_parallel_id()), Outcome()
+    data, outcome = batches(case, engine.grid.get_data_parallel_id()), Outcome()
     for batch in data[engine.global_steps :]:
         outcome.losses.append(engine.train_batch(iter(batch)).item())
         outcome.norms.append(float(engine.get_global_grad_norm()))
@@ -258,7 +193,7 @@ def train(
 
 def train_all(names: list[str]) -> list[Outcome]:
     """Train this rank's stage of several cases."""
-    return [train(CASES[name]) for name in names]
+    return [train((CASES | DUAL)[name]) for name in names]
 
 
 def resume(root: Path, stages: int) -> Outcome:
