@@ -27,6 +27,7 @@ from partitioner.errors import (
     StageError,
     TargetError,
     TooManyStagesError,
+    TraceError,
     WeightsError,
 )
 from partitioner.version import __version__
@@ -67,6 +68,7 @@ __all__ = [
     "StageError",
     "TargetError",
     "TooManyStagesError",
+    "TraceError",
     "Verification",
     "WeightsError",
     "__version__",

@@ -9,31 +9,21 @@ from __future__ import annotations
 
 import io
 import sys
-from contextlib import (
-    AbstractContextManager,
-    contextmanager,
-    nullcontext,
-    redirect_stdout,
-)
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from partitioner import __version__
 from partitioner.cli_checkpoints import export, import_
 from partitioner.cli_options import JSON, POSITIVE, TARGET, file_option, planning
+from partitioner.cli_output import opened, planned, progress, show, status
+from partitioner.cli_timeline import replan, trace
 from partitioner.errors import PartitionerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from rich.console import RenderableType
-
-    from partitioner.plan import Plan
     from partitioner.plan_costs import By, Sort
-    from partitioner.targets import Target
 
 __all__ = ["main"]
 
@@ -81,6 +71,8 @@ def main() -> None:
 
 main.add_command(export)
 main.add_command(import_)
+main.add_command(trace)
+main.add_command(replan)
 
 
 @main.command()
@@ -144,7 +136,7 @@ def inspect(
     if (sort and not by) or (depth and by != "module"):
         message = "--sort needs --by, and --depth needs --by module"
         raise click.UsageError(message)
-    with _planned(target, options) as plan:
+    with planned(target, options) as plan:
         document = plan.to_dict()
         if by:
             levels = {"depth": depth} if depth else {}
@@ -160,9 +152,9 @@ def inspect(
         if compare:
             document["comparison"] = plan.compare().to_dict()
         if explain:
-            with _progress("looking for limits") as tell:
+            with progress("looking for limits") as tell:
                 document["explanation"] = plan.explain(tell).to_dict()
-    _show(document, inspection_report, as_json=as_json)
+    show(document, inspection_report, as_json=as_json)
 
 
 @main.command()
@@ -179,9 +171,9 @@ def verify(target: str, *, as_json: bool, **options: Any) -> None:
     """
     from partitioner.report.verification import verification_report
 
-    with _planned(target, options) as plan, _status("comparing with the original"):
+    with planned(target, options) as plan, status("comparing with the original"):
         verification = plan.verify()
-    _show(verification.to_dict(), verification_report, as_json=as_json)
+    show(verification.to_dict(), verification_report, as_json=as_json)
     if not verification.ok:
         sys.exit(1)
 
@@ -222,7 +214,7 @@ def measure(
         message = "give TARGET with -o FILE, or --profile FILE, or all"
         raise click.UsageError(message)
     if output:
-        with _opened(str(target)) as found:
+        with opened(str(target)) as found:
             from partitioner.api import measure_model
 
             timings = measure_model(
@@ -241,65 +233,7 @@ def measure(
 def _write_profile(path: Path, device: str | None) -> None:
     from partitioner.cost.measure.machine import machine_profile
 
-    with _status("timing typical kernels"):
+    with status("timing typical kernels"):
         found = machine_profile(device)
     found.save(path)
     click.echo(f"profile of {found.name} written to {path}", err=True)
-
-
-@contextmanager
-def _opened(target: str) -> Iterator[Target]:
-    """Load the target; whatever is printed meanwhile goes to stderr."""
-    with redirect_stdout(sys.stderr):
-        from partitioner.targets import open_target
-
-        with open_target(target) as found:
-            yield found
-
-
-@contextmanager
-def _planned(target: str, options: Mapping[str, Any]) -> Iterator[Plan]:
-    """Load the target and plan it; whatever is printed meanwhile goes to stderr."""
-    with _opened(target) as found:
-        from partitioner.api import partition
-
-        with _status(f"planning {found.name}"):
-            plan = partition(
-                found.model, example_inputs=found.example_inputs, **options
-            )
-        yield plan
-
-
-def _status(message: str) -> AbstractContextManager[Any]:
-    """Show a spinner, on a terminal alone."""
-    console = Console(stderr=True)
-    return console.status(f"{message} …") if console.is_terminal else nullcontext()
-
-
-@contextmanager
-def _progress(message: str) -> Iterator[Callable[[str], None]]:
-    """Show sentences as they come: in the spinner, or a line each off a terminal."""
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with console.status(f"{message} …") as status:
-            yield lambda text: status.update(f"{text} …")
-    else:
-        yield lambda text: click.echo(text, err=True)
-
-
-def _show(
-    document: Mapping[str, Any],
-    report: Callable[[Mapping[str, Any]], RenderableType],
-    *,
-    as_json: bool,
-) -> None:
-    from partitioner.report.as_json import as_json as to_json
-    from partitioner.report.console import to_text
-
-    console = Console()
-    if as_json:
-        click.echo(to_json(document), nl=False)
-    elif console.is_terminal:
-        console.print(report(document))
-    else:
-        click.echo(to_text(report(document), width=console.width), nl=False)

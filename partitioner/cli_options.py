@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["JSON", "POSITIVE", "TARGET", "file_option", "planning"]
+__all__ = ["EXISTING_FILE", "JSON", "POSITIVE", "TARGET", "file_option", "planning"]
 
 
 def _usable(
@@ -54,6 +54,8 @@ def _groups(
 POSITIVE = click.IntRange(min=1)
 
 TARGET = click.argument("target", metavar="TARGET")
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+"""A file to read."""
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table."
 )
@@ -74,7 +76,7 @@ _PLANNING = (
     ),
     click.option(
         "--measurements",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=EXISTING_FILE,
         metavar="FILE",
         help="Price by what `partitioner measure` wrote.",
     ),
@@ -226,7 +228,7 @@ def _cluster(options: dict[str, Any]) -> dict[str, Any] | None:
     return given or None
 
 
-def file_option(*names: str, text: str) -> Callable[..., Any]:
+def file_option(*names: str, text: str, required: bool = False) -> Callable[..., Any]:
     """Return an option that names a file to write."""
     return click.option(
         *names,
@@ -234,4 +236,5 @@ def file_option(*names: str, text: str) -> Callable[..., Any]:
         callback=_usable,
         metavar="FILE",
         help=text,
+        required=required,
     )

@@ -15,6 +15,7 @@ PartitionerError
 ├── EmitError                a plan cannot be turned into layers
 ├── PlanMismatchError        a plan file and a model do not belong together
 ├── CheckpointError          a checkpoint cannot be written, is damaged or unusable
+├── TraceError               a recorded trace cannot be read, or fits no plan
 ├── RuntimeGuardError        a batch, rank or version differs from the plan's
 ├── StageError               the model, or its loss, raised on one stage (chained there)
 └── WeightsError             a parameter or buffer can be neither read nor made
@@ -40,6 +41,7 @@ __all__ = [
     "StageError",
     "TargetError",
     "TooManyStagesError",
+    "TraceError",
     "WeightsError",
 ]
 
@@ -174,6 +176,10 @@ class PlanMismatchError(PartitionerError):
 
 class CheckpointError(PartitionerError):
     """A checkpoint cannot be written, is damaged, or does not hold what is needed."""
+
+
+class TraceError(PartitionerError):
+    """A recorded trace cannot be read, or is of another plan."""
 
 
 class RuntimeGuardError(PartitionerError, RuntimeError):

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from partitioner.assess import Case, Comparison, Explanation, compare, explain, predict
+from partitioner.cost import problem_for, with_given
 from partitioner.emit import Placement
 from partitioner.files import write_whole
 from partitioner.graph import ModelGraph, info
@@ -20,14 +21,23 @@ from partitioner.plan_file import load_plan, save_plan
 from partitioner.plan_training import TrainablePlan
 from partitioner.plan_view import StagePlan, plan_dict, stage_plans
 from partitioner.report import plan_text
+from partitioner.runtime.timeline import trace_steps
 from partitioner.simulate import chrome_trace, grid
 from partitioner.simulate.grid import LEGEND
-from partitioner.solve import Assignment, Problem, Score, score
+from partitioner.solve import Assignment, Problem, Score, score, solve
+from partitioner.timeline import (
+    Trace,
+    forecast,
+    measured_costs,
+    usage,
+    without_measured,
+)
 from partitioner.verify import Verification, verify
 from partitioner.verify.inputs import input_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from torch import fx, nn
@@ -205,6 +215,56 @@ class Plan(TrainablePlan):
             PartitionerError: The file cannot be written.
         """
         write_whole(path, json.dumps(chrome_trace(self.simulation)), "the trace")
+
+    # -- what a run tells -------------------------------------------------------------
+
+    def trace(
+        self, engine: Any, path: str | Path, *, modules: bool = True
+    ) -> AbstractContextManager[None]:
+        """Record the training steps taken in a ``with`` block, next to the forecast.
+
+        Args:
+            engine: From :meth:`initialize`; every rank must enter and leave together.
+            path: File for Perfetto, ``partitioner trace`` and :meth:`replan`; rank 0
+                writes it.
+            modules: Whether to time the modules that stages call whole.
+
+        Raises:
+            RuntimeGuardError: No training step was taken inside.
+            PartitionerError: The file cannot be written.
+        """
+        return trace_steps(engine, path, modules=modules, forecast=forecast(self._case))
+
+    def replan(self, trace: str | Path) -> Plan:
+        """Plan again, with the seconds that a run of this plan took.
+
+        Args:
+            trace: A file that :meth:`trace` wrote.
+
+        Returns:
+            The best plan under the measured times, with the same options.
+
+        Raises:
+            TraceError: The file cannot be read, or is of another plan.
+            InfeasibleError: No plan obeys the limits.
+        """
+        found = usage(Trace.load(trace))
+        given = without_measured(self.costed.given)
+        costed = with_given(self.costed, [*given, *measured_costs(self._case, found)])
+        statement, units = problem_for(costed, self.options)
+        assignment = solve(
+            statement,
+            solver=self.options.solver,
+            gap=self.options.gap,
+            time_limit_s=self.options.time_limit_s,
+        )
+        return replace(
+            self, costed=costed, problem=statement, units=units, assignment=assignment
+        )
+
+    def reassigned(self, other: Plan) -> Plan:
+        """Return this plan's prices with another plan's stages, to compare the two."""
+        return replace(self, assignment=other.assignment)
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module) -> Plan:

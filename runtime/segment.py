@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -19,6 +19,7 @@ from partitioner.runtime.recompute import Recomputation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from partitioner.runtime.wire import WireSpec
 
@@ -79,6 +80,10 @@ class SegmentProgram(nn.Module):
         self._scope = Scope(self)
         self.watched: Callable[[Sequence[Any]], None] | None = None
         """Looks at the outgoing values of every forward."""
+        self.around_recomputation: Callable[[], AbstractContextManager[None]] | None = (
+            None
+        )
+        """Surrounds what runs again during backward."""
 
     @property
     def name(self) -> str:
@@ -105,6 +110,16 @@ class SegmentProgram(nn.Module):
         """Where the segment's tensors are; without any, where its input was."""
         first = next(chain(self.parameters(), self.buffers()), None)
         return self._last_device if first is None else first.device
+
+    @property
+    def whole_modules(self) -> Mapping[str, nn.Module]:
+        """The user's own modules that are called whole, by path."""
+        return self._body.modules
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the generated code runs under ``torch.compile``."""
+        return self._function is not self._plain
 
     def train(self, mode: bool = True) -> SegmentProgram:  # noqa: FBT001, FBT002 - nn.Module's signature
         """Set the mode of all modules but those that the user froze."""
@@ -255,7 +270,9 @@ class CheckpointedSegment(Segment):
         """Run the body on the values or on copies; note how often each was written."""
         inputs = [_copy(value) for value in values] if copies else list(values)
         before = _versions(inputs)
-        result = super().run(*inputs)
+        around = self.around_recomputation if seen else None
+        with around() if around else nullcontext():
+            result = super().run(*inputs)
         after = _versions(inputs)
         seen.append([new - old for old, new in zip(before, after, strict=True)])
         return result

@@ -39,6 +39,7 @@ ERRORS = {
     "StageError",
     "TargetError",
     "TooManyStagesError",
+    "TraceError",
     "WeightsError",
 }
 NAMES = ERRORS | {
@@ -90,6 +91,8 @@ COMMANDS = {
     "measure": {"--dtype", "--device", "--compile", "--output", "-o", "--profile"},
     "export": {"--output", "-o", "--dtype", "--max-shard-size"},
     "import": {"--output", "-o", "--plan", "--tag"},
+    "trace": {"--json"},
+    "replan": {"--plan", "--from", "--output", "-o", "--json"},
 }
 PLANNING = ("inspect", "verify")
 
@@ -213,7 +216,7 @@ for module in pkgutil.walk_packages(runtime.__path__, "partitioner.runtime."):
 ours = {n.split(".")[1] for n in sys.modules if n.startswith("partitioner.")}
 print(sorted(ours - {"version"}), "pulp" in sys.modules, "highspy" in sys.modules)
 """
-    assert run_python(code, tmp_path) == "['errors', 'runtime'] False False"
+    assert run_python(code, tmp_path) == "['errors', 'files', 'runtime'] False False"
 
 
 def test_package_itself_loads_no_torch(tmp_path: Path) -> None:

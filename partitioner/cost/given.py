@@ -79,6 +79,8 @@ class GivenCost:
     operators: tuple[str, ...]
     """Names of the operators that it matches, if it matches no module."""
     cost: Cost
+    nodes: tuple[str, ...] = ()
+    """Nodes, by id, that cost this together; then it matches nothing else."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for plan files."""
@@ -87,6 +89,7 @@ class GivenCost:
             "modules": list(self.modules),
             "operators": list(self.operators),
             "cost": self.cost.given(),
+            **({"nodes": list(self.nodes)} if self.nodes else {}),
         }
 
     @classmethod
@@ -97,6 +100,7 @@ class GivenCost:
             modules=tuple(map(str, stored["modules"])),
             operators=tuple(map(str, stored["operators"])),
             cost=Cost(**stored["cost"]),
+            nodes=tuple(map(str, stored.get("nodes", ()))),
         )
 
 
@@ -190,9 +194,10 @@ def with_given(costed: CostedGraph, given: Iterable[GivenCost]) -> CostedGraph:
     if not given:
         return costed
     costs, calls = dict(costed.costs), _calls(costed.graph)
+    by_id = {info(n).id: n for n in costed.graph.graph.nodes if _runs(n)}
     covered: set[fx.Node] = set()
     for entry in given:
-        for nodes in _meant(costed.graph, calls, entry):
+        for nodes in _meant(costed.graph, calls, by_id, entry):
             costs.update(_shared(costed, costs, nodes, entry.cost))
             covered.update(nodes)
     places = {(info(node).module, info(node).source) for node in covered}
@@ -203,8 +208,13 @@ def with_given(costed: CostedGraph, given: Iterable[GivenCost]) -> CostedGraph:
 
 
 def _meant(
-    graph: ModelGraph, calls: Mapping[str, list[list[fx.Node]]], entry: GivenCost
+    graph: ModelGraph,
+    calls: Mapping[str, list[list[fx.Node]]],
+    by_id: Mapping[str, fx.Node],
+    entry: GivenCost,
 ) -> list[list[fx.Node]]:
+    if entry.nodes:
+        return [[by_id[name] for name in entry.nodes]]
     if entry.modules:
         return [nodes for path in entry.modules for nodes in calls.get(path, [])]
     names = set(entry.operators)

@@ -68,7 +68,7 @@ def _facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
     many = [
         ("checkpointed", [_checkpointed(s) for s in stages if s["checkpointed"]]),
         ("ties", [_tie(tie) for tie in plan["ties"]]),
-        ("given costs", [_given(entry) for entry in plan["costs"]]),
+        ("given costs", _given_costs(plan["costs"])),
         ("not priced", [_unpriced(entry) for entry in plan["unpriced"]]),
         ("guards", _guards(plan["guards"])),
         ("assumptions", plan["assumptions"]),
@@ -172,6 +172,13 @@ def _tie(tie: Mapping[str, Any]) -> str:
     stages = ", ".join(str(stage) for stage in tie["stages"])
     plural = "s" if len(tie["stages"]) > 1 else ""
     return f"{tie['parameter']} on stage{plural} {stages}"
+
+
+def _given_costs(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name what the user gave; what a run has told is one line."""
+    measured = sum("nodes" in entry for entry in entries)
+    found = [_given(entry) for entry in entries if "nodes" not in entry]
+    return [*found, *([f"{measured} parts as a run took"] if measured else [])]
 
 
 def _given(entry: Mapping[str, Any]) -> str:

@@ -1,0 +1,139 @@
+"""Recorded steps next to simulated ones, and what a plan by recorded times gains.
+
+    torchrun --nproc-per-node 4 benchmarks/timeline.py
+
+Layers sleep for as long as they are told, on CPU processes over gloo, so that what a
+step should take is known. Printed are, for 1F1B and DualPipeV, even and uneven stages:
+the simulator's step at the stages' measured times, next to the measured step. Then a
+model whose third quarter takes 1.8 times as long as it was priced: the stage and the
+ratio that the trace says, and the bubble before and after planning again. Last, what
+recording costs: steps with and without, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import torch
+import torch.distributed as dist
+
+from partitioner.runtime.agreement import ensure_process_group
+from partitioner.timeline import Trace, usage
+from tests.distributed.sleeping import (
+    LAYERS,
+    Run,
+    batch_of,
+    engine_of,
+    plan_of,
+    record,
+    train,
+)
+
+RATIO = 1.8
+
+
+def main() -> None:
+    """Run everything, and print on rank 0."""
+    options = _options()
+    ensure_process_group()
+    torch.set_num_threads(1)
+    ranks, quarter = dist.get_world_size(), LAYERS // 4
+    third = range(2 * quarter, 3 * quarter)
+    base = Run(
+        ranks=ranks,
+        micro_batches=options.micro_batches,
+        forward_s=options.forward_s,
+        steps=options.steps,
+    )
+    with tempfile.TemporaryDirectory() as own:
+        told = [own]
+        dist.broadcast_object_list(told)
+        folder = Path(told[0])
+        for schedule in ("1f1b", "dualpipev"):
+            for factor in (1.0, RATIO):
+                run = replace(base, schedule=schedule, slow=third, factor=factor)
+                _simulated(run, folder)
+        _replanned(replace(base, slow=third, factor=RATIO), folder)
+        _overhead(base, folder)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def _say(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def _simulated(run: Run, folder: Path) -> None:
+    """Compare the measured step with the simulator's at the measured stage times."""
+    plan = plan_of(run)
+    path = folder / "simulated.json"
+    train(plan, run, path)
+    found = usage(Trace.load(path))
+    stayed = plan.replan(path).reassigned(plan)
+    predicted_s = stayed.simulation.step_s
+    _say(
+        f"{run.schedule:10} stages x{run.factor}: "
+        f"measured {found.step_s * 1e3:7.1f} ms, "
+        f"simulated {predicted_s * 1e3:7.1f} ms, "
+        f"{100 * (predicted_s / found.step_s - 1):+.1f} %"
+    )
+
+
+def _replanned(run: Run, folder: Path) -> None:
+    """Let the plan be made again by what the slow stage took."""
+    record(run, folder)
+    found = [usage(Trace.load(folder / f"{n}.json")) for n in ("before", "after")]
+    before, after = found
+    _say(
+        f"third stage x{RATIO}: found stage {before.slowest.stage}, "
+        f"x{before.unevenness:.2f}; bubble {100 * before.bubble_share:.1f} % → "
+        f"{100 * after.bubble_share:.1f} %, step {before.step_s * 1e3:.1f} → "
+        f"{after.step_s * 1e3:.1f} ms"
+    )
+
+
+def _overhead(run: Run, folder: Path) -> None:
+    """Take steps with and without a recorder in turn."""
+    plan = plan_of(run)
+    engine: Any = engine_of(plan)
+    engine.train_batch(iter(batch_of(run)))
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(6):
+        traced = turn % 2 == 1
+        if traced:
+            with plan.trace(engine, folder / "overhead.json"):
+                seconds[True].append(_step_s(engine, run))
+        else:
+            seconds[False].append(_step_s(engine, run))
+    plain_s, traced_s = (statistics.median(seconds[key]) for key in (False, True))
+    _say(f"recording: {100 * (traced_s / plain_s - 1):+.2f} % of a step")
+    engine.destroy()
+
+
+def _step_s(engine: Any, run: Run) -> float:
+    dist.barrier()
+    began_s = time.perf_counter()
+    engine.train_batch(iter(batch_of(run)))
+    return time.perf_counter() - began_s
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--micro-batches", type=int, default=32)
+    parser.add_argument("--forward-s", type=float, default=2e-3, help="of one layer")
+    parser.add_argument("--steps", type=int, default=3)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

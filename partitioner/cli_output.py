@@ -1,0 +1,84 @@
+"""What commands share: open a target, plan it, talk on stderr, report on stdout."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    redirect_stdout,
+)
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from rich.console import RenderableType
+
+    from partitioner.plan import Plan
+    from partitioner.targets import Target
+
+__all__ = ["opened", "planned", "progress", "show", "status"]
+
+
+@contextmanager
+def opened(target: str) -> Iterator[Target]:
+    """Load the target; whatever is printed meanwhile goes to stderr."""
+    with redirect_stdout(sys.stderr):
+        from partitioner.targets import open_target
+
+        with open_target(target) as found:
+            yield found
+
+
+@contextmanager
+def planned(target: str, options: Mapping[str, Any]) -> Iterator[Plan]:
+    """Load the target and plan it; whatever is printed meanwhile goes to stderr."""
+    with opened(target) as found:
+        from partitioner.api import partition
+
+        with status(f"planning {found.name}"):
+            plan = partition(
+                found.model, example_inputs=found.example_inputs, **options
+            )
+        yield plan
+
+
+def status(message: str) -> AbstractContextManager[Any]:
+    """Show a spinner, on a terminal alone."""
+    console = Console(stderr=True)
+    return console.status(f"{message} …") if console.is_terminal else nullcontext()
+
+
+@contextmanager
+def progress(message: str) -> Iterator[Callable[[str], None]]:
+    """Show sentences as they come: in the spinner, or a line each off a terminal."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(f"{message} …") as status:
+            yield lambda text: status.update(f"{text} …")
+    else:
+        yield lambda text: click.echo(text, err=True)
+
+
+def show(
+    document: Mapping[str, Any],
+    report: Callable[[Mapping[str, Any]], RenderableType],
+    *,
+    as_json: bool,
+) -> None:
+    """Print a document: as JSON, or as its report, as wide as the terminal."""
+    from partitioner.report.as_json import as_json as to_json
+    from partitioner.report.console import to_text
+
+    console = Console()
+    if as_json:
+        click.echo(to_json(document), nl=False)
+    elif console.is_terminal:
+        console.print(report(document))
+    else:
+        click.echo(to_text(report(document), width=console.width), nl=False)

@@ -1,0 +1,216 @@
+"""Time every instruction of an engine's schedule, and what runs inside of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from deepspeed.runtime.pipe import schedule as deepspeed
+from deepspeed.runtime.pipe.dualpipev import DualPipeVEngine
+
+from partitioner.runtime.timeline.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+    from torch import nn
+
+    from partitioner.runtime.segment import Segment
+    from partitioner.runtime.timeline.clock import Mark
+
+__all__ = ["Interval", "Recorder"]
+
+_KINDS: dict[type, str] = {
+    deepspeed.LoadMicroBatch: "load",
+    deepspeed.ForwardPass: "forward",
+    deepspeed.BackwardPass: "backward",
+    deepspeed.SendActivation: "send activation",
+    deepspeed.RecvActivation: "receive activation",
+    deepspeed.SendGrad: "send gradient",
+    deepspeed.RecvGrad: "receive gradient",
+    deepspeed.CommitP2P: "exchange",
+    deepspeed.ReduceTiedGrads: "sum tied gradients",
+    deepspeed.ReduceGrads: "sum gradients",
+    deepspeed.OptimizerStep: "optimizer step",
+}
+_PEERS = {
+    "receive activation": -1,
+    "send activation": 1,
+    "receive gradient": 1,
+    "send gradient": -1,
+}
+"""Where the other end of a message is, in stages."""
+
+
+@dataclass(slots=True)
+class Interval:
+    """Something that took time on this rank."""
+
+    kind: str
+    """One of DeepSpeed's instructions in words, ``"recompute"``, or ``"module"``."""
+    step: int
+    stage: int
+    micro_batch: int
+    start: Mark
+    end: Mark = None
+    module: str = ""
+    """Path of a module that was called whole."""
+    peers: tuple[int, ...] = ()
+    """Stages that it had to wait for."""
+
+
+class Recorder:
+    """Records the training steps that an engine takes while it is installed.
+
+    Args:
+        engine: A pipeline engine.
+        modules: Whether to time the modules that the stages call whole.
+    """
+
+    def __init__(self, engine: Any, *, modules: bool) -> None:
+        self._engine = engine
+        self._modules = modules
+        self._clock = Clock(engine.device)
+        self.intervals: list[Interval] = []
+        self._running: list[Interval] = []
+        self._seen: Counter[tuple[str, int]] = Counter()
+        self._step = -1
+        self._queued: list[int] = []
+
+    @property
+    def clock(self) -> Clock:
+        """What the marks are of."""
+        return self._clock
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Record while this lasts."""
+        engine = self._engine
+        original = engine._INSTRUCTION_MAP  # noqa: SLF001 - DeepSpeed has no public name
+        engine._INSTRUCTION_MAP = {  # noqa: SLF001
+            kind: self._timed(_KINDS.get(kind, kind.__name__), run)
+            for kind, run in original.items()
+        }
+        try:
+            with ExitStack() as stack:
+                for layer in engine.module.local_layers():
+                    stack.enter_context(self._watched(layer))
+                yield
+        finally:
+            del engine._INSTRUCTION_MAP  # noqa: SLF001 - the class's is there again
+
+    def _timed(self, kind: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def instruction(engine: Any, *args: Any, **kwargs: Any) -> Any:
+            if not engine.module.training:
+                return run(engine, *args, **kwargs)
+            stage = self._stage(kwargs.get("phase", 0))
+            with self._interval(kind, stage, peers=self._waits_for(kind, stage)):
+                return run(engine, *args, **kwargs)
+
+        return instruction
+
+    def _stage(self, phase: int) -> int:
+        mine: int = self._engine.stage_id
+        if not isinstance(self._engine, DualPipeVEngine) or phase == 0:
+            return mine
+        return 2 * int(self._engine.num_stages) - 1 - mine
+
+    def _waits_for(self, kind: str, stage: int) -> tuple[int, ...]:
+        """Return the stages at the other end; of a commit, those of what was queued."""
+        if kind == "exchange":
+            queued, self._queued = tuple(dict.fromkeys(self._queued)), []
+            return queued
+        if kind not in _PEERS:
+            return ()
+        peer = stage + _PEERS[kind]
+        self._queued.append(peer)
+        return (peer,)
+
+    @contextmanager
+    def _interval(
+        self, kind: str, stage: int, *, peers: tuple[int, ...] = (), module: str = ""
+    ) -> Iterator[None]:
+        found = Interval(
+            kind=kind,
+            step=self._engine.global_steps,
+            stage=stage,
+            micro_batch=self._number(kind, stage),
+            start=self._clock.mark(),
+            peers=peers,
+            module=module,
+        )
+        self.intervals.append(found)
+        self._running.append(found)
+        try:
+            yield
+        finally:
+            self._running.pop()
+            found.end = self._clock.mark()
+
+    def _number(self, kind: str, stage: int) -> int:
+        """Return the micro-batch: in each kind they come in order."""
+        if self._running:
+            return self._running[-1].micro_batch
+        if self._step != self._engine.global_steps:
+            self._step = self._engine.global_steps
+            self._seen.clear()
+        number = self._seen[kind, stage]
+        self._seen[kind, stage] += 1
+        return number
+
+    # -- inside of passes
+
+    @contextmanager
+    def _watched(self, layer: Segment) -> Iterator[None]:
+        handles: list[torch.utils.hooks.RemovableHandle] = []
+        layer.around_recomputation = self._recomputation
+        if self._modules and not layer.is_compiled:
+            for path, module in layer.whole_modules.items():
+                handles += self._hooked(path, module)
+        try:
+            yield
+        finally:
+            layer.around_recomputation = None
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def _recomputation(self) -> Iterator[None]:
+        if not self._running:
+            yield
+            return
+        with self._interval("recompute", self._running[-1].stage):
+            yield
+
+    def _hooked(
+        self, path: str, module: nn.Module
+    ) -> Iterator[torch.utils.hooks.RemovableHandle]:
+        open_calls: list[Interval] = []
+        yield module.register_forward_pre_hook(partial(self._begin, path, open_calls))
+        yield module.register_forward_hook(
+            partial(self._end, open_calls), always_call=True
+        )
+
+    def _begin(self, path: str, open_calls: list[Interval], *_: Any) -> None:
+        if not self._running:
+            return
+        outer = self._running[-1]
+        found = Interval(
+            kind="module",
+            step=outer.step,
+            stage=outer.stage,
+            micro_batch=outer.micro_batch,
+            start=self._clock.mark(),
+            module=path,
+        )
+        open_calls.append(found)
+
+    def _end(self, open_calls: list[Interval], *_: Any) -> None:
+        if open_calls:
+            found = open_calls.pop()
+            found.end = self._clock.mark()
+            self.intervals.append(found)
