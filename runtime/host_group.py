@@ -23,11 +23,14 @@ class HostGroup:
 
     def __init__(self) -> None:
         mine = "gloo" in dist.get_backend()
-        self._group = None if mine else dist.new_group(backend="gloo")
+        self.group: dist.ProcessGroup | None = (
+            None if mine else dist.new_group(backend="gloo")
+        )
+        """None: the group of all ranks that there is."""
 
     def least(self, numbers: Sequence[int]) -> list[int]:
         """Return the least of every number over all ranks; every rank must call."""
         told = torch.tensor(list(numbers))
-        dist.all_reduce(told, op=dist.ReduceOp.MIN, group=self._group)
+        dist.all_reduce(told, op=dist.ReduceOp.MIN, group=self.group)
         found: list[int] = told.tolist()
         return found

@@ -96,11 +96,6 @@ class SegmentProgram(nn.Module):
         return self._body.graph
 
     @property
-    def is_compiled(self) -> bool:
-        """Whether the generated code runs under ``torch.compile``."""
-        return self._function is not self._plain
-
-    @property
     def code(self) -> str:
         """The generated source of the forward, for reading."""
         return self._source

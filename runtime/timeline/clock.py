@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["Clock", "Mark", "clock_offsets_s", "host_group"]
+__all__ = ["Clock", "Mark", "clock_offsets_s"]
 
 ROUNDS = 16
 """Messages there and back for each rank: the quickest counts."""
@@ -52,14 +52,6 @@ class Clock:
         return self._host_s + float(self._first.elapsed_time(mark)) / 1e3
 
 
-def host_group() -> dist.ProcessGroup | None:
-    """Return a group of all ranks whose messages stay on the hosts; all must call."""
-    if "gloo" in dist.get_backend():
-        return None
-    group: dist.ProcessGroup = dist.new_group(backend="gloo")
-    return group
-
-
 def clock_offsets_s(group: dist.ProcessGroup | None) -> list[float]:
     """Return what to add to each rank's clock to have rank 0's; every rank must call.
 
@@ -67,7 +59,7 @@ def clock_offsets_s(group: dist.ProcessGroup | None) -> list[float]:
     *Probabilistic Clock Synchronization*, Distributed Computing 3, 1989, section 3.
 
     Args:
-        group: What :func:`host_group` returned.
+        group: Of all ranks, on the hosts.
     """
     found = [0.0] * dist.get_world_size()
     for rank in range(1, len(found)):

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from partitioner.errors import RuntimeGuardError
 from partitioner.files import write_whole
 from partitioner.runtime.agreement import versions
-from partitioner.runtime.timeline.clock import clock_offsets_s, host_group
+from partitioner.runtime.host_group import HostGroup
+from partitioner.runtime.timeline.clock import clock_offsets_s
 from partitioner.runtime.timeline.events import trace_document
 from partitioner.runtime.timeline.recorder import Recorder
 
@@ -64,7 +65,7 @@ def trace_steps(
     recorder = Recorder(engine, modules=modules)
     with recorder.installed():
         yield
-    group = host_group()
+    group = HostGroup().group
     offsets_s = clock_offsets_s(group)
     mine = _Rank.of(recorder, engine)
     everyone: list[Any] | None = (

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 
 from partitioner import RuntimeGuardError
-from partitioner.runtime.timeline.clock import clock_offsets_s, host_group
+from partitioner.runtime.host_group import HostGroup
+from partitioner.runtime.timeline.clock import clock_offsets_s
 from partitioner.timeline import Trace, usage
 from tests.distributed.engines import QUIET, adamw
 from tests.distributed.launch import launch
@@ -118,7 +119,7 @@ def ahead() -> tuple[list[float], str]:
     if dist.get_rank() == 1:
         time.perf_counter = lambda: real() + 5.0
     try:
-        offsets_s = clock_offsets_s(host_group())
+        offsets_s = clock_offsets_s(HostGroup().group)
     finally:
         time.perf_counter = real
     plan = plan_of(Run(ranks=2, micro_batches=2))
