@@ -49,7 +49,7 @@ def main() -> int:
     options = _options()
     deadline = time.monotonic() + options.budget_s
     device = _join(options.device)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = getattr(torch, options.dtype)
     results = Results(options.out / "results.jsonl")
     for name in options.models:
         workload = WORKLOADS[name](tiny=device.type == "cpu", dtype=dtype)
@@ -241,6 +241,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--retry", action="store_true", help="run again what failed")
     parser.add_argument("--out", type=Path, default=Path("build/throughput"))
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     return parser.parse_args()
 
 

@@ -140,6 +140,8 @@ def _build(
             loss_fn=torch.compile(loss) if compiled else loss,
             **ranks,
         )
+    for parameter in module.parameters():
+        parameter.model_parallel = True  # else only the first rank's count in the norm
     layers = _layers(module)
     load_original(layers, setting.weights)
     if compiled:
