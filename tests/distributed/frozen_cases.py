@@ -31,6 +31,7 @@ class Frozen:
     """Batch norm: of one replica, and in float32."""
     recompute: bool = False
     micro_batches: int = 4
+    zero_bubble: bool = False
     config: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -56,6 +57,9 @@ CASES: dict[str, Frozen] = {
     "3, all but the first": Frozen(stages=3, frozen=(*MIDDLE, *LAST), pin=THREE),
     "3, middle, recomputed": Frozen(
         stages=3, frozen=MIDDLE, pin=THREE, statistics=True, recompute=True
+    ),
+    "3, middle, zero bubble": Frozen(
+        stages=3, frozen=MIDDLE, pin=THREE, zero_bubble=True
     ),
     "3, middle, zero": Frozen(stages=3, frozen=MIDDLE, pin=THREE, config=ZERO),
     "3, middle, groups": Frozen(

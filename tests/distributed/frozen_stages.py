@@ -149,6 +149,7 @@ def engine_of(case: Frozen) -> Any:
         loss_of,
         optimizer=optimizer,
         groups=rules,
+        zero_bubble=case.zero_bubble,
         config={
             "steps_per_print": 10**9,
             "zero_allow_untested_optimizer": True,
