@@ -224,10 +224,7 @@ def time_stage(segments: Sequence[nn.Module], received: Any) -> float:
 def micro_batch(
     segments: Sequence[nn.Module], received: Any, totals: dict[Tensor, Tensor]
 ) -> None:
-    """Run one micro-batch as DeepSpeed's bf16 optimizer has it."""
-    grads = [weight.grad for weight in totals if weight.grad is not None]
-    if grads:
-        torch._foreach_zero_(grads)
+    """Run one micro-batch as the plan's engine does in bfloat16."""
     mine = tuple(
         t.detach().clone().requires_grad_(t.is_floating_point()) for t in received
     )
@@ -238,6 +235,7 @@ def micro_batch(
         for weight, total in totals.items():
             if weight.grad is not None:
                 total.add_(weight.grad)
+                weight.grad = None
 
 
 def main() -> int:

@@ -20,7 +20,11 @@ from torch.overrides import TorchFunctionMode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["PutOff", "WeightGradients"]
+    from torch import nn
+
+    from partitioner.runtime.gradient_sums import GradientSums
+
+__all__ = ["MadeAtOnce", "PutOff", "WeightGradients"]
 
 _WEIGHT_AT = {
     F.linear: 1,
@@ -53,10 +57,23 @@ class PutOff:
         self._rest.clear()
 
 
-class WeightGradients:
-    """Where backward leaves the gradients of weights."""
+class MadeAtOnce(PutOff):
+    """Puts nothing off: makes every gradient as soon as backward comes to it."""
 
-    def __init__(self) -> None:
+    def add(self, rest: Callable[[], None]) -> None:
+        """Run it."""
+        rest()
+
+
+class WeightGradients:
+    """Where backward leaves the gradients of weights.
+
+    Args:
+        sums: Where they are added once they are made.
+    """
+
+    def __init__(self, sums: GradientSums) -> None:
+        self.sums = sums
         self.into = PutOff()
         """What the next backward fills."""
 
@@ -123,8 +140,8 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         source, weight = ctx.saved_tensors
         needs_source, _, needs_bias = ctx.needs_input_grad[1:]
-        into = ctx.gradients.into
-        into.add(lambda: _add_product(weight, gradient, source))
+        sums = ctx.gradients.sums
+        ctx.gradients.into.add(lambda: _add_product(sums, weight, gradient, source))
         return (
             None,
             gradient.matmul(weight) if needs_source else None,
@@ -133,14 +150,11 @@ class _Linear(torch.autograd.Function):
         )
 
 
-@torch.no_grad()
-def _add_product(weight: Tensor, gradient: Tensor, source: Tensor) -> None:
+def _add_product(
+    sums: GradientSums, weight: nn.Parameter, gradient: Tensor, source: Tensor
+) -> None:
     left = gradient.reshape(-1, gradient.shape[-1]).t()
-    right = source.reshape(-1, source.shape[-1])
-    if weight.grad is None:
-        weight.grad = left.mm(right)
-    else:
-        weight.grad.addmm_(left, right)
+    sums.add_product(weight, left, source.reshape(-1, source.shape[-1]))
 
 
 class _Split(torch.autograd.Function):
@@ -175,7 +189,9 @@ class _Split(torch.autograd.Function):
         made = torch.autograd.grad(
             result, [inside[index] for index in now], gradient, retain_graph=True
         )
-        ctx.gradients.into.add(lambda: _add_rest(weight, mine, result, gradient))
+        sums = ctx.gradients.sums
+        halves = mine, result, gradient
+        ctx.gradients.into.add(lambda: _add_rest(sums, weight, halves))
         returned: list[Any] = [None] * (4 + len(inside))
         for index, each in zip(now, made, strict=True):
             returned[4 + index] = each
@@ -188,9 +204,12 @@ def _leaf(value: Any) -> Any:
     return value.detach().requires_grad_(value.requires_grad)
 
 
-def _add_rest(weight: Tensor, mine: Tensor, result: Tensor, gradient: Tensor) -> None:
+def _add_rest(
+    sums: GradientSums, weight: nn.Parameter, backward: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    mine, result, gradient = backward
     (found,) = torch.autograd.grad(result, mine, gradient)
-    weight.grad = found if weight.grad is None else weight.grad.add_(found)
+    sums.add(weight, found)
 
 
 def _nothing() -> None:

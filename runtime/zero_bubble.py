@@ -12,12 +12,16 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from partitioner.errors import OptionError
-from partitioner.runtime.weight_gradients import PutOff, WeightGradients
+from partitioner.runtime.gradient_sums import GradientSums, gradient_sums
+from partitioner.runtime.weight_gradients import (
+    MadeAtOnce,
+    PutOff,
+    WeightGradients,
+)
 
 __all__ = ["ZeroBubble"]
 
@@ -37,13 +41,15 @@ class ZeroBubble(PipelineEngine):
             OptionError: The optimizer takes gradients out of ``.grad`` after each
                 micro-batch.
         """
-        self._gradients = WeightGradients()
+        # Also without zero bubble: it makes DeepSpeed's own sums cheaper.
+        sums = gradient_sums(self.optimizer)
+        self._gradients = WeightGradients(sums or GradientSums())
         self._waiting: deque[PutOff] = deque()
         self._due: list[PutOff] = []
         self._backwards = 0
         if wanted:
-            self._check_zero_bubble()
-        if wanted and self.stage_id > 0:  # the first puts them off by nothing
+            self._check_zero_bubble(knows_sums=sums is not None)
+        if wanted:
             self._INSTRUCTION_MAP = {
                 **self._INSTRUCTION_MAP,
                 schedule.ForwardPass: ZeroBubble._exec_forward_pass,
@@ -52,12 +58,12 @@ class ZeroBubble(PipelineEngine):
                 schedule.ReduceTiedGrads: ZeroBubble._exec_reduce_tied_grads,
             }
 
-    def _check_zero_bubble(self) -> None:
-        if isinstance(self.optimizer, ZeROOptimizer):
+    def _check_zero_bubble(self, *, knows_sums: bool) -> None:
+        if not knows_sums:
             raise OptionError(
                 f"zero_bubble=True with {type(self.optimizer).__name__}: it takes the "
                 "gradients of each micro-batch when its backward ends",
-                hint="train without ZeRO and without grad_accum_dtype",
+                hint="train without ZeRO, and without immediate_grad_update",
             )
         if any(segment.is_compiled for segment in self.module.segments()):
             raise OptionError(
@@ -78,7 +84,8 @@ class ZeroBubble(PipelineEngine):
             super()._exec_forward_pass(buffer_id)
 
     def _exec_backward_pass(self, buffer_id: int) -> None:
-        self._gradients.into = PutOff()
+        # The first stage puts them off by nothing: it need not keep anything.
+        self._gradients.into = PutOff() if self.stage_id else MadeAtOnce()
         self._waiting.append(self._gradients.into)
         super()._exec_backward_pass(buffer_id)
         self._backwards += 1

@@ -272,7 +272,7 @@ class _Pricer:
         """Return the kernels that add gradients up, of parameters and of results."""
         if not trains(node):
             return Counter()
-        return accumulations(self._weights[node], self._graph.dtype) + result_sums(node)
+        return accumulations(self._weights[node]) + result_sums(node)
 
 
 def _output_bytes(node: fx.Node) -> int:

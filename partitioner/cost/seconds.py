@@ -81,9 +81,7 @@ class _Timed:
         graph = self._costed.graph
         weights = read_weights(graph)
         return {
-            node: kernels_s(
-                self._costed.profile, accumulations(weights[node], graph.dtype)
-            )
+            node: kernels_s(self._costed.profile, accumulations(weights[node]))
             if trains(node) and self._work.of_node(node)
             else 0.0
             for node in self._costed.costs

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from partitioner.cost.kernels import Kernel, dtype_name
+from partitioner.cost.kernels import Kernel
 from partitioner.cost.units import takes_part
 from partitioner.graph import info
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import torch
     from torch import fx
 
     from partitioner.cost.weights import Weight
@@ -21,13 +20,6 @@ __all__ = ["accumulations", "result_sums", "trains"]
 
 _ADD_TENSORS = 3
 """A sum reads two tensors and writes one."""
-_UPKEEP_TENSORS = {"bfloat16": 7}
-"""Tensors of a parameter's size that one micro-batch moves to keep its gradient.
-
-bfloat16 (DeepSpeed 0.19, ``runtime/bf16_optimizer.py``): ``clear_lp_grads`` writes
-one, autograd adds (three), ``_update_hp_grad`` adds to the accumulated one (three).
-Otherwise autograd's sum alone.
-"""
 
 
 def trains(node: fx.Node) -> bool:
@@ -35,16 +27,19 @@ def trains(node: fx.Node) -> bool:
     return any(meta.requires_grad for meta in info(node).outputs)
 
 
-def accumulations(weights: Iterable[Weight], dtype: torch.dtype) -> Counter[Kernel]:
-    """Return the kernels that add one micro-batch's gradients to the parameters'.
+def accumulations(weights: Iterable[Weight]) -> Counter[Kernel]:
+    """Return the kernels that add one micro-batch's gradients to the parameters' sums.
+
+    In whatever dtype: DeepSpeed's own engine moves seven tensors for bfloat16, ours
+    moves three (``runtime/gradient_sums.py``).
 
     Args:
         weights: What a node reads.
-        dtype: The engine's.
     """
-    tensors = _UPKEEP_TENSORS.get(dtype_name(dtype), _ADD_TENSORS)
     return Counter(
-        Kernel(nbytes=tensors * weight.nbytes) for weight in weights if weight.trainable
+        Kernel(nbytes=_ADD_TENSORS * weight.nbytes)
+        for weight in weights
+        if weight.trainable
     )
 
 

@@ -54,12 +54,11 @@ def refused(engine: Any) -> str:
 
 
 def expected(rank: int) -> list[str]:
-    """Return the paper's order; the first stage makes both halves at once."""
+    """Return the paper's order."""
     names = {"input_gradient": "backward", "weight_gradient": "weights"}
     listed = zero_bubble(STAGES, len(FOUR), full=False).lists[rank]
     kinds = [each.kind for each in listed if isinstance(each, Compute)]
-    found = [names.get(kind, kind) for kind in kinds]
-    return [each for each in found if rank or each != "weights"]
+    return [names.get(kind, kind) for kind in kinds]
 
 
 def test_computes_in_the_order_of_zb_h1_and_refuses_compiled_stages():

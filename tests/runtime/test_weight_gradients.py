@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from partitioner.runtime.weight_gradients import PutOff, WeightGradients
+from partitioner.runtime.gradient_sums import GradientSums
+from partitioner.runtime.weight_gradients import MadeAtOnce, PutOff, WeightGradients
 
 
 class Products(nn.Module):
@@ -39,7 +40,7 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
 def both(model: nn.Module, *inputs: Tensor) -> tuple[Any, Any, Any]:
     """Run backward twice; return plain gradients, those put off before and after."""
     plain, late = model, copy.deepcopy(model)
-    gradients = WeightGradients()
+    gradients = WeightGradients(GradientSums())
     rests = []
     for x in inputs:
         plain(x.clone()).square().mean().backward()
@@ -76,7 +77,7 @@ def test_gradient_of_the_input_is_backward_s_own():
     model, x = Products(), leaf(4, 4, 6)
     model(x).sum().backward()
     wanted, x.grad = x.grad, None
-    with WeightGradients().put_off():
+    with WeightGradients(GradientSums()).put_off():
         loss = model(x).sum()
     loss.backward()
     torch.testing.assert_close(x.grad, wanted, rtol=0, atol=0)
@@ -87,7 +88,7 @@ def test_a_gradient_that_somebody_watches_is_made_at_once(hook):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     gradients: list[Any] = []
     getattr(model[1].weight, f"register_{hook}")(gradients.append)
-    with WeightGradients().put_off():
+    with WeightGradients(GradientSums()).put_off():
         loss = model(leaf(2, 3)).sum()
     loss.backward()
     assert len(gradients) == 1
@@ -123,7 +124,7 @@ def test_what_is_recomputed_in_backward_is_left_alone(reentrant):
 
 
 def test_under_autocast_nothing_is_put_off():
-    model, gradients = nn.Linear(3, 3), WeightGradients()
+    model, gradients = nn.Linear(3, 3), WeightGradients(GradientSums())
     with torch.autocast("cpu", torch.bfloat16), gradients.put_off():
         loss = model(leaf(2, 3)).sum()
     loss.backward()
@@ -132,6 +133,21 @@ def test_under_autocast_nothing_is_put_off():
 
 def test_nothing_is_put_off_without_gradients():
     model, x = nn.Linear(3, 3), leaf(2, 3)
-    with torch.no_grad(), WeightGradients().put_off():
+    with torch.no_grad(), WeightGradients(GradientSums()).put_off():
         found = model(x)
     assert not found.requires_grad
+
+
+def test_made_at_once_needs_nothing_more():
+    torch.manual_seed(0)
+    model, x, gradients = Products(), leaf(4, 4, 6), WeightGradients(GradientSums())
+    plain = copy.deepcopy(model)
+    plain(x).sum().backward()
+    gradients.into = MadeAtOnce()
+    with gradients.put_off():
+        loss = model(x).sum()
+    loss.backward()
+    found, wanted = gradients_of(model), gradients_of(plain)
+    assert all(gradient is not None for gradient in found.values())
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, msg=name)
