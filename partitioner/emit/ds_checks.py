@@ -14,7 +14,20 @@ if TYPE_CHECKING:
     from partitioner.graph import ModelGraph
     from partitioner.options import Options
 
-__all__ = ["PRECISION", "check_config", "offloads", "section"]
+__all__ = [
+    "PRECISION",
+    "check_accumulation",
+    "check_autocast",
+    "check_config",
+    "check_micro_batches",
+    "check_offload_optimizer",
+    "check_offload_param",
+    "check_precision",
+    "check_recomputation",
+    "check_zero_stage",
+    "offloads",
+    "section",
+]
 
 PRECISION = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 MAX_ZERO_STAGE = 1
@@ -34,11 +47,16 @@ def check_config(
         OptionError: An entry contradicts the plan or DeepSpeed's pipeline engine; says
             which, and what to write instead.
     """
-    _check_batches(config, options)
-    _check_precision(config, graph)
-    _check_zero(config)
-    _check_accumulation(config, graph)
-    _check_recomputation(config)
+    check_micro_batches(config, options.micro_batches)
+    _check_product(config)
+    check_precision(config, graph.dtype)
+    _check_statistics(graph)
+    check_autocast(config)
+    check_zero_stage(config)
+    check_offload_param(config)
+    check_offload_optimizer(config)
+    check_accumulation(config, graph.dtype)
+    check_recomputation(config)
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -61,14 +79,23 @@ def offloads(config: Mapping[str, Any]) -> str:
     return "" if device in ("none", None) else str(device)
 
 
-def _check_batches(config: Mapping[str, Any], options: Options) -> None:
+def check_micro_batches(config: Mapping[str, Any], micro_batches: int) -> None:
+    """Refuse another number of micro-batches than the plan's.
+
+    Raises:
+        OptionError: ``gradient_accumulation_steps`` is another number.
+    """
     steps = config["gradient_accumulation_steps"]
-    if steps != options.micro_batches:
+    if steps != micro_batches:
         message = (
             f"gradient_accumulation_steps is {steps}, the plan is for "
-            f"{options.micro_batches} micro-batches"
+            f"{micro_batches} micro-batches"
         )
         raise OptionError(message, hint=f"partition(…, micro_batches={steps})")
+
+
+def _check_product(config: Mapping[str, Any]) -> None:
+    steps = config["gradient_accumulation_steps"]
     total = config.get("train_batch_size")
     size = config.get("train_micro_batch_size_per_gpu")
     known = isinstance(total, int) and isinstance(size, int)
@@ -83,15 +110,23 @@ def _check_batches(config: Mapping[str, Any], options: Options) -> None:
         )
 
 
-def _check_precision(config: Mapping[str, Any], graph: ModelGraph) -> None:
+def check_precision(config: Mapping[str, Any], planned: torch.dtype) -> None:
+    """Refuse another precision than the plan's.
+
+    Raises:
+        OptionError: ``fp16`` or ``bf16`` is enabled, or is not, against the plan.
+    """
     for dtype, key in PRECISION.items():
         enabled = bool(section(config, key).get("enabled", False))
-        if enabled == (graph.dtype == dtype):
+        if enabled == (planned == dtype):
             continue
         state = "enabled" if enabled else "disabled"
         wanted = str(dtype if enabled else torch.float32).removeprefix("torch.")
-        message = f"{key} is {state}, but the plan was made for {graph.dtype}"
+        message = f"{key} is {state}, but the plan was made for {planned}"
         raise OptionError(message, hint=f"partition(…, dtype={wanted!r})")
+
+
+def _check_statistics(graph: ModelGraph) -> None:
     mixed = mixed_statistics(graph.model, graph.dtype) if graph.casts else []
     if mixed:
         raise OptionError(
@@ -101,6 +136,14 @@ def _check_precision(config: Mapping[str, Any], graph: ModelGraph) -> None:
             hint=f"cast the whole model before partition(): model.to({graph.dtype}), "
             "or train in float32",
         )
+
+
+def check_autocast(config: Mapping[str, Any]) -> None:
+    """Refuse casts inside the stages.
+
+    Raises:
+        OptionError: ``amp`` or ``torch_autocast`` is enabled.
+    """
     for key in ("amp", "torch_autocast"):
         if section(config, key).get("enabled", False):
             raise OptionError(
@@ -111,17 +154,40 @@ def _check_precision(config: Mapping[str, Any], graph: ModelGraph) -> None:
             )
 
 
-def _check_zero(config: Mapping[str, Any]) -> None:
-    zero = section(config, "zero_optimization")
-    stage = zero.get("stage", 0)
+def check_zero_stage(config: Mapping[str, Any]) -> None:
+    """Refuse ZeRO stages that no pipeline has.
+
+    Raises:
+        OptionError: The stage is 2 or 3.
+    """
+    stage = section(config, "zero_optimization").get("stage", 0)
     if stage > MAX_ZERO_STAGE:
         message = f"ZeRO stage {stage} does not work with DeepSpeed's pipeline engine"
         raise OptionError(message, hint="use ZeRO stage 0 or 1")
+
+
+def check_offload_param(config: Mapping[str, Any]) -> None:
+    """Refuse to offload parameters.
+
+    Raises:
+        OptionError: ``offload_param`` has a device.
+    """
+    zero = section(config, "zero_optimization")
     parameters = section(zero, "offload_param").get("device", "none")
     if parameters not in ("none", None):
         message = f"offload_param to {parameters!r} needs ZeRO stage 3"
         hint = "a pipeline has ZeRO stage 0 or 1: offload the optimizer's states alone"
         raise OptionError(message, hint=hint)
+
+
+def check_offload_optimizer(config: Mapping[str, Any]) -> None:
+    """Refuse what DeepSpeed would ignore or cannot do in a pipeline.
+
+    Raises:
+        OptionError: ``offload_optimizer`` without ZeRO-1, or to another place than
+            the CPU.
+    """
+    stage = section(config, "zero_optimization").get("stage", 0)
     target = offloads(config)
     if target and stage != 1:
         message = f"offload_optimizer is set, but ZeRO stage is {stage}: it is ignored"
@@ -131,21 +197,31 @@ def _check_zero(config: Mapping[str, Any]) -> None:
         raise OptionError(message, hint='a pipeline can offload to "cpu"')
 
 
-def _check_accumulation(config: Mapping[str, Any], graph: ModelGraph) -> None:
-    """Refuse what DeepSpeed has no optimizer for."""
+def check_accumulation(config: Mapping[str, Any], planned: torch.dtype) -> None:
+    """Refuse what DeepSpeed has no optimizer for.
+
+    Raises:
+        OptionError: ``grad_accum_dtype`` is of another precision than the engine's,
+            without ZeRO.
+    """
     dtype = section(config, "data_types").get("grad_accum_dtype")
     zero = section(config, "zero_optimization").get("stage", 0)
     own = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-    if dtype is None or zero or dtype == own.get(graph.dtype):
+    if dtype is None or zero or dtype == own.get(planned):
         return
     message = (
-        f"grad_accum_dtype is {dtype!r} for a plan in {graph.dtype}, which DeepSpeed "
+        f"grad_accum_dtype is {dtype!r} for a plan in {planned}, which DeepSpeed "
         "can do with ZeRO stage 1 only"
     )
     raise OptionError(message, hint='zero_optimization={"stage": 1}')
 
 
-def _check_recomputation(config: Mapping[str, Any]) -> None:
+def check_recomputation(config: Mapping[str, Any]) -> None:
+    """Refuse a second recomputation beside the plan's.
+
+    Raises:
+        OptionError: ``activation_checkpoint_interval`` is set.
+    """
     interval = section(config, "pipeline").get("activation_checkpoint_interval", 0)
     if interval:
         message = (
