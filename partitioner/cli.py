@@ -15,6 +15,7 @@ import click
 
 from partitioner import __version__
 from partitioner.cli_checkpoints import export, import_
+from partitioner.cli_doctor import doctor
 from partitioner.cli_options import JSON, POSITIVE, TARGET, file_option, planning
 from partitioner.cli_output import opened, planned, progress, show, status
 from partitioner.cli_timeline import replan, trace
@@ -69,6 +70,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # "…" on a terminal without Unicode
 
 
+main.add_command(doctor)
 main.add_command(export)
 main.add_command(import_)
 main.add_command(trace)

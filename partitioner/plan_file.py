@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from partitioner.plan import Plan
     from partitioner.plan_training import TrainablePlan
 
-__all__ = ["load_plan", "payload", "save_plan"]
+__all__ = ["load_plan", "payload", "read_document", "save_plan"]
 
 SCHEMA_VERSION = 1
 KIND = "fx-partitioner plan"
@@ -130,7 +130,7 @@ def load_plan(path: str | Path, model: nn.Module) -> dict[str, Any]:
         PlanMismatchError: The file is no plan of this version, or the model is not
             the one that the plan was made for (says what differs).
     """
-    content = _read(Path(path))
+    content = read_document(path)
     try:
         return _bind(content, model)
     except (OptionError, CostError) as error:
@@ -141,9 +141,14 @@ def load_plan(path: str | Path, model: nn.Module) -> dict[str, Any]:
         raise _malformed(f"{type(error).__name__}: {error}") from error
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_document(path: str | Path) -> dict[str, Any]:
+    """Read a plan file as plain data, without the model that it was made for.
+
+    Raises:
+        PlanMismatchError: The file is no plan of this version.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise PlanMismatchError(f"plan file {path} does not exist") from error
     except OSError as error:

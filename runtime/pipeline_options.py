@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "OLDEST_DEEPSPEED",
     "check_options",
     "check_parts",
     "check_precision",
     "check_version",
     "check_world",
+    "version_numbers",
 ]
 
-# Before, gradients were scaled by 1/micro-batches again at each earlier stage.
-_OLDEST_DEEPSPEED = (0, 19, 3)
+OLDEST_DEEPSPEED = (0, 19, 3)
+"""Before, gradients were scaled by 1/micro-batches again at each earlier stage."""
 
 _PLANNED = {
     "layers",
@@ -43,14 +45,18 @@ def check_version() -> None:
     Raises:
         RuntimeGuardError: It is too old.
     """
-    numbers = deepspeed.__version__.split("+")[0].split(".")[:3]
-    if tuple(int(number) for number in numbers) < _OLDEST_DEEPSPEED:
-        needed = ".".join(map(str, _OLDEST_DEEPSPEED))
+    if version_numbers(deepspeed.__version__) < OLDEST_DEEPSPEED:
+        needed = ".".join(map(str, OLDEST_DEEPSPEED))
         raise RuntimeGuardError(
             f"DeepSpeed {deepspeed.__version__} scales pipeline gradients wrongly; "
             f"{needed} is the first version that does not",
             hint=f"pip install 'deepspeed>={needed}'",
         )
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the first three numbers of a version, without what follows a plus."""
+    return tuple(int(part) for part in version.partition("+")[0].split(".")[:3])
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -92,6 +92,8 @@ COMMANDS = {
     "export": {"--output", "-o", "--dtype", "--max-shard-size"},
     "import": {"--output", "-o", "--plan", "--tag"},
     "trace": {"--json"},
+    "doctor": {"--plan", "--env", "--stages", "--processes", "--total-steps"}
+    | {"--fix", "--output", "-o", "--json"},
     "replan": {"--plan", "--from", "--output", "-o", "--json"},
 }
 PLANNING = ("inspect", "verify")
