@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from partitioner.doctor.reading import Reading, read_sections
+from partitioner.doctor.reading import Reading, parsed, read_sections
 from partitioner.emit.ds_checks import PRECISION
 
 if TYPE_CHECKING:
@@ -50,13 +50,23 @@ class Case:
         """What DeepSpeed makes of each entry, by key."""
         return read_sections(self.config)
 
+    @cached_property
+    def parsed(self) -> dict[str, Any]:
+        """The configuration with precision and ZeRO as DeepSpeed takes them."""
+        return parsed(self.config)
+
     def accepts(self, key: str) -> bool:
         """Whether DeepSpeed reads an entry without complaint, or it is not there."""
         return key not in self.readings or not self.readings[key].refusals
 
+    def usable(self, key: str) -> bool:
+        """Whether an entry is a section that DeepSpeed accepts, or is not there."""
+        is_section = isinstance(self.config.get(key, {}), Mapping)
+        return is_section and self.accepts(key)
+
     def section(self, *path: str) -> Mapping[str, Any]:
         """Return a part of the configuration; empty if it is not there."""
-        found: Any = self.config
+        found: Any = self.parsed
         for key in path:
             found = found.get(key) if isinstance(found, Mapping) else None
         return found if isinstance(found, Mapping) else {}

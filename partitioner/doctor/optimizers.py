@@ -38,7 +38,7 @@ def optimizer_class(case: Case) -> Any:
         return torch.optim.AdamW if lower == "adamw" else torch.optim.Adam
     if lower in _OWN:
         on_device, offloaded = _OWN[lower]
-        away = case.accepts("zero_optimization") and offloads(case.config)
+        away = case.usable("zero_optimization") and offloads(case.parsed)
         return offloaded if away else on_device
     if lower in DEEPSPEED_OPTIMIZERS:
         return None

@@ -8,20 +8,35 @@ configuration, alone, from dictionaries that note which keys it asks for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
+from deepspeed.runtime.precision_config import (
+    BFLOAT16,
+    BFLOAT16_OLD,
+    FP16,
+    get_bfloat16_config,
+    get_float16_config,
+)
+from deepspeed.runtime.zero.config import ZERO_OPTIMIZATION, get_zero_config
 from deepspeed.utils import logger
 from pydantic import ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Reading", "Refusal", "known_keys", "read_sections", "read_whole"]
+__all__ = [
+    "Reading",
+    "Refusal",
+    "known_keys",
+    "parsed",
+    "read_sections",
+    "read_whole",
+]
 
 _ALONE = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
 """What DeepSpeed wants before it reads anything else."""
@@ -153,6 +168,43 @@ def read_whole(config: Mapping[str, Any]) -> str:
         except _REFUSALS as error:
             return _reason(error)
     return ""
+
+
+def parsed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration whose precision and ZeRO are what DeepSpeed makes of them.
+
+    It takes ``"stage": "2"`` for 2 and ``"enabled": "no"`` for false, and the section
+    ``bfloat16`` for ``bf16``. Sections that it refuses stay as they are.
+    """
+    result = dict(config)
+    if BFLOAT16 not in result and BFLOAT16_OLD in result:
+        result[BFLOAT16] = result[BFLOAT16_OLD]
+    with _collected():
+        for key, read in _MODELS.items():
+            section = result.get(key)
+            if isinstance(section, Mapping):
+                result[key] = _parsed(key, _plain(section), read)
+    return result
+
+
+_MODELS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    BFLOAT16: get_bfloat16_config,
+    FP16: get_float16_config,
+    ZERO_OPTIMIZATION: get_zero_config,
+}
+
+
+def _parsed(
+    key: str, section: dict[str, Any], read: Callable[[Mapping[str, Any]], Any]
+) -> dict[str, Any]:
+    try:
+        found = read({key: dict(section)})
+    except _REFUSALS:
+        return section
+    return {
+        name: value if isinstance(value, dict) else getattr(found, name, value)
+        for name, value in section.items()
+    }
 
 
 def _read(key: str, value: Any, *, known: bool) -> Reading:

@@ -10,7 +10,7 @@ from deepspeed.runtime.config import DeepSpeedConfig
 from partitioner.doctor.finding import REMOVED, Edit
 from partitioner.doctor.fixing import edited
 from tests.doctor.cases import CLEAN, codes, config, look, plan_document, planned
-from tests.doctor.test_rules import CASES, on, zero
+from tests.doctor.shown import CASES, on, zero
 
 
 def edit(path: str, value: Any) -> Edit:
@@ -18,7 +18,7 @@ def edit(path: str, value: Any) -> Edit:
 
 
 def test_an_edit_leaves_the_original_alone():
-    original = {"a": {"b": [1]}, "c": 1}
+    original: dict[str, Any] = {"a": {"b": [1]}, "c": 1}
     copy = edited(original, [edit("a.d", 2), edit("c", REMOVED)])
     assert copy == {"a": {"b": [1], "d": 2}}
     assert original == {"a": {"b": [1]}, "c": 1}

@@ -10,7 +10,13 @@ from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.utils import logger
 
-from partitioner.doctor.reading import Reading, known_keys, read_sections, read_whole
+from partitioner.doctor.reading import (
+    Reading,
+    known_keys,
+    parsed,
+    read_sections,
+    read_whole,
+)
 from partitioner.doctor.rules.pipeline import READ
 
 
@@ -134,3 +140,24 @@ def test_the_engine_reads_those_keys_of_the_pipeline_block_alone():
     names = PipelineEngine.__init__.__code__.co_consts
     looked_up = {name for name in names if isinstance(name, str) and name in block}
     assert looked_up == set(READ)
+
+
+def test_words_for_numbers_and_truth_are_taken_as_deepspeed_takes_them():
+    found = parsed(
+        {
+            "zero_optimization": {"stage": "2", "offload_optimizer": {"device": "cpu"}},
+            "fp16": {"enabled": "no", "loss_scale": "8"},
+            "bfloat16": {"enabled": "yes"},
+        }
+    )
+    assert found["zero_optimization"] == {
+        "stage": 2,
+        "offload_optimizer": {"device": "cpu"},
+    }
+    assert found["fp16"] == {"enabled": False, "loss_scale": 8.0}
+    assert found["bf16"] == {"enabled": True}
+
+
+def test_a_section_that_is_refused_stays_as_it_is():
+    wrong = {"zero_optimization": {"stage": 9, "nonsense": 1}, "fp16": 3}
+    assert parsed(wrong) == wrong

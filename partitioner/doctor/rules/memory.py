@@ -106,7 +106,7 @@ def _advice(case: Case, stage: Mapping[str, Any]) -> Iterator[str]:
             f"ZeRO-1 with offload_optimizer to the CPU: up to {format_bytes(states)} "
             "less, gradients and weights cross the bus in every step"
         )
-    yield f"{len(plan['stages']) + 1} stages (more devices, a larger bubble)"
+    yield f"{plan['options']['stages'] + 1} stages (more devices, a larger bubble)"
 
 
 def _allocator(case: Case) -> str:

@@ -46,7 +46,7 @@ def _processes(case: Case) -> Iterator[Symptom]:
     processes = case.processes or whole(variable(case, "WORLD_SIZE"))
     if processes and case.stages and processes % case.stages:
         yield Symptom(
-            where="WORLD_SIZE",
+            where="number of processes",
             why=f"{processes} processes are no multiple of {case.stages} stages",
             change=f"start {case.stages}, or {case.stages} times the replicas",
         )
@@ -71,20 +71,12 @@ def _devices(case: Case) -> Iterator[Symptom]:
 def _time_out(case: Case) -> Iterator[Symptom]:
     """Say how long a rank waits for another, and what changes it."""
     text = variable(case, _TIMEOUT)
-    if case.machine is None:
-        return
-    if text is not None and whole(text) is None:
+    minutes = whole(text)
+    if minutes and minutes > _GROUP_MINUTES:
         yield Symptom(
             where=_TIMEOUT,
-            why=f"{text!r} is no whole number of minutes: importing DeepSpeed fails",
-            change=f"{_TIMEOUT}=30",
-            severity="error",
-        )
-    elif text is not None and int(text) > _GROUP_MINUTES:
-        yield Symptom(
-            where=_TIMEOUT,
-            why=f"{text} minutes hold for the group of all ranks; the groups between "
-            f"stages keep torch's {_GROUP_MINUTES} over NCCL",
+            why=f"{minutes} minutes hold for the group of all ranks; the groups "
+            f"between stages keep torch's {_GROUP_MINUTES} over NCCL",
             change="look for what takes so long on one rank (compiling, reading): do "
             "it before the first step",
         )

@@ -173,8 +173,8 @@ def _planned(case: Case) -> Iterator[Symptom]:
 
 
 RULES = (
-    Rule(code="clipping-default", severity="warning", look=_clipping_default),
     Rule(code="clipping-place", severity="error", look=_clipping_place),
+    Rule(code="clipping-default", severity="warning", look=_clipping_default),
     Rule(code="clipping-norm", severity="warning", look=_clipping_norm),
     Rule(code="adam-mode", severity="warning", look=_adam_mode),
     Rule(code="adam-compiles", severity="info", look=_compiles),

@@ -72,7 +72,7 @@ def _interval(case: Case) -> Iterator[Symptom]:
     path = "pipeline.activation_checkpoint_interval"
     if case.plan:
         yield from refused(
-            path, partial(check_recomputation, case.config), removal(path)
+            path, partial(check_recomputation, case.parsed), removal(path)
         )
 
 

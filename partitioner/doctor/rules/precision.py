@@ -51,12 +51,12 @@ def _planned(case: Case) -> Iterator[Symptom]:
     if planned is None:
         return
     ours = PRECISION.get(planned)
-    config = dict(case.config)
+    config = dict(case.parsed)
     if ours:  # plan.ds_config enables it where the file says nothing
         config[ours] = {"enabled": True, **case.section(ours)}
     edits = tuple(_precision_edits(case, ours))
     where = edits[0].path[0] if edits else "bf16"
-    readable = {k: v for k, v in config.items() if case.accepts(k)}
+    readable = {k: v for k, v in config.items() if case.usable(k)}
     yield from refused(where, partial(check_precision, readable, planned), *edits)
 
 
@@ -70,7 +70,7 @@ def _precision_edits(case: Case, ours: str | None) -> Iterator[Edit]:
 
 def _autocast(case: Case) -> Iterator[Symptom]:
     path = "torch_autocast.enabled"
-    if case.plan and case.accepts("torch_autocast"):
+    if case.plan and case.usable("torch_autocast"):
         config = {"torch_autocast": case.section("torch_autocast")}
         yield from refused(
             path, partial(check_autocast, config), setting(path, value=False)
@@ -128,11 +128,11 @@ def _unscaled(case: Case) -> Iterator[Symptom]:
 
 
 def _accumulation(case: Case) -> Iterator[Symptom]:
-    if case.accepts("data_types") and case.accepts("zero_optimization"):
+    if case.usable("data_types") and case.usable("zero_optimization"):
         planned = _planned_dtype(case) or case.dtype
         yield from refused(
             "data_types.grad_accum_dtype",
-            partial(check_accumulation, case.config, planned),
+            partial(check_accumulation, case.parsed, planned),
             setting("zero_optimization.stage", 1),
         )
 

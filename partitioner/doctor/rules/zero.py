@@ -26,29 +26,29 @@ __all__ = ["RULES"]
 
 _ZERO = "zero_optimization"
 _STAGE = f"{_ZERO}.stage"
-_TORCH_OR_DEEPSPEED = ("muon",)
+_LOADED_WHEN_USED = ("muon",)
 """Supported, but imported only when used, since that compiles its kernels."""
 
 
 def _stage(case: Case) -> Iterator[Symptom]:
-    if case.accepts(_ZERO):
-        check = partial(check_zero_stage, case.config)
+    if case.usable(_ZERO):
+        check = partial(check_zero_stage, case.parsed)
         yield from refused(_STAGE, check, setting(_STAGE, 1))
 
 
 def _offload_param(case: Case) -> Iterator[Symptom]:
     path = f"{_ZERO}.offload_param"
-    if case.accepts(_ZERO):
-        check = partial(check_offload_param, case.config)
+    if case.usable(_ZERO):
+        check = partial(check_offload_param, case.parsed)
         yield from refused(path, check, removal(path))
 
 
 def _offload_optimizer(case: Case) -> Iterator[Symptom]:
-    if not case.accepts(_ZERO) or case.zero_stage > 1:
+    if not case.usable(_ZERO) or case.zero_stage > 1:
         return
     device = f"{_ZERO}.offload_optimizer.device"
     mend = setting(_STAGE, 1) if case.zero_stage == 0 else setting(device, "cpu")
-    check = partial(check_offload_optimizer, case.config)
+    check = partial(check_offload_optimizer, case.parsed)
     yield from refused(f"{_ZERO}.offload_optimizer", check, mend)
 
 
@@ -80,7 +80,7 @@ def _untested(case: Case) -> Iterator[Symptom]:
     name = str(case.section("optimizer").get("type", ""))
     allowed = case.config.get("zero_allow_untested_optimizer", False)
     kind = optimizer_class(case)
-    known = kind in ZERO_SUPPORTED_OPTIMIZERS or name.lower() in _TORCH_OR_DEEPSPEED
+    known = kind in ZERO_SUPPORTED_OPTIMIZERS or name.lower() in _LOADED_WHEN_USED
     if case.zero_stage and kind is not None and not known and not allowed:
         path = "zero_allow_untested_optimizer"
         yield Symptom(
@@ -93,7 +93,7 @@ def _untested(case: Case) -> Iterator[Symptom]:
 
 def _cpu_optimizer(case: Case) -> Iterator[Symptom]:
     forced = case.config.get("zero_force_ds_cpu_optimizer", True)
-    if case.accepts(_ZERO) and offloads(case.config) == "cpu" and forced:
+    if case.usable(_ZERO) and offloads(case.parsed) == "cpu" and forced:
         yield Symptom(
             where=f"{_ZERO}.offload_optimizer",
             why="DeepSpeed insists on its own Adam for the CPU, which is compiled at "
