@@ -171,7 +171,8 @@ def _bubble(case: Case) -> Iterator[Symptom]:
         where=_STEPS,
         why=f"{steps} micro-batches on {stages} equal stages leave {share:.0%} of the "
         "step idle (1F1B: (S - 1)/(M + S - 1))",
-        change=f"more micro-batches: {needed}; smaller ones keep the batch size",
+        change=f"more micro-batches: {needed}; smaller ones keep the batch size"
+        + ("; or plan.initialize(zero_bubble=True)" if case.plan else ""),
         severity="warning" if share > _SHARES[0] else "info",
     )
 
