@@ -43,6 +43,8 @@ class SegmentBody:
         buffers: Buffers that the graph reads itself, and whether each is
             persistent, by path.
         checkpointed: Activations are recomputed during backward.
+        written_later: Positions of the incoming values whose memory a later segment of
+            the stage writes in place.
         configs: Objects whose ``use_cache`` is False while the segment runs.
         frozen: Paths of modules that stay in eval mode.
     """
@@ -53,6 +55,7 @@ class SegmentBody:
     parameters: Mapping[str, nn.Parameter] = field(default_factory=dict)
     buffers: Mapping[str, tuple[Tensor, bool]] = field(default_factory=dict)
     checkpointed: bool = False
+    written_later: frozenset[int] = frozenset()
     configs: Sequence[object] = ()
     frozen: frozenset[str] = frozenset()
 
@@ -225,16 +228,16 @@ class CheckpointedSegment(Segment):
     ) -> None:
         super().__init__(body, receive=receive, send=send, is_first=is_first)
         self._recomputation = Recomputation(self)
-        # Until it is known that the body leaves its inputs alone, copies are
-        # handed to it: what was written in place could not be recomputed.
-        self._writes_inputs = True
+        # Until it is known that in this mode the body leaves its inputs alone, copies
+        # are handed to it: what was written in place could not be recomputed.
+        self._writes_inputs = {True: True, False: True}
         self._used, self._passed = _ways_of_inputs(body.graph)
 
     def run(self, *values: Any) -> tuple[Any, ...]:
         """Compute the outgoing values, to be recomputed during backward."""
         if not torch.is_grad_enabled():
             return super().run(*values)
-        copies = self._writes_inputs
+        copies = self._writes_inputs[self.training]
         seen: list[list[int]] = []
         result: tuple[Any, ...] = checkpoint(
             partial(self._run_again, copies=copies, seen=seen),
@@ -243,7 +246,7 @@ class CheckpointedSegment(Segment):
             preserve_rng_state=True,
             context_fn=self._recomputation.context_fn,
         )
-        self._writes_inputs = any(seen[0])
+        self._writes_inputs[self.training] = any(seen[0])
         return tuple(
             made if index is None or seen[0][index] else values[index]
             for made, index in zip(result, self._passed, strict=True)
@@ -254,8 +257,9 @@ class CheckpointedSegment(Segment):
 
         What is only handed on is left out; of what is also used, a copy is kept.
         """
+        later = self._body.written_later
         return [
-            (_copy(value) if used else None) if index in self._passed else value
+            (_copy(value) if index in later else value) if used else None
             for index, (value, used) in enumerate(zip(values, self._used, strict=True))
         ]
 

@@ -18,6 +18,7 @@ from partitioner.emit.placement import (
     Placement,
     check_placement,
     pieces,
+    written_later,
 )
 from partitioner.emit.write import Seeder, write_segment
 from partitioner.graph import ModelGraph, TensorMeta, info
@@ -103,9 +104,18 @@ def emit(
     ]
     parts = (*starts, len(found))
     wires = _Wires(graph, placement)
+    later = written_later(graph, found)
     layers = tuple(
         _layer(
-            graph, found, calls, flow, wires, index=index, parts=parts, seeder=seeder
+            graph,
+            found,
+            calls,
+            flow,
+            wires,
+            later=later[index],
+            index=index,
+            parts=parts,
+            seeder=seeder,
         )
         for index in range(len(found))
     )
@@ -142,6 +152,7 @@ def _layer(
     flow: Flow,
     wires: _Wires,
     *,
+    later: frozenset[fx.Node],
     index: int,
     parts: Sequence[int],
     seeder: Seeder | None,
@@ -157,6 +168,7 @@ def _layer(
         incoming,
         outgoing,
         checkpointed=bool(piece.block),
+        later=later,
         seeder=seeder,
     )
     starts, ends = index in parts and index > 0, index + 1 in parts and not last

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from partitioner.graph import ModelGraph
 
-__all__ = ["Piece", "Placement", "check_placement", "pieces"]
+__all__ = ["Piece", "Placement", "check_placement", "pieces", "written_later"]
 
 SHOWN_FAULTS = 20
 
@@ -80,6 +80,29 @@ def _sharing_writes(graph: ModelGraph, found: Sequence[Piece]) -> set[int]:
         if len(parts) > 1 and any(info(node).writes for node in group):
             shared |= parts
     return shared
+
+
+def written_later(
+    graph: ModelGraph, found: Sequence[Piece]
+) -> list[frozenset[fx.Node]]:
+    """Return for each piece whose memory a later piece of its stage writes in place.
+
+    What recomputation begins with must be as it was: of these a copy is needed. The
+    loss part follows the last piece.
+    """
+    piece_of = {node: i for i, piece in enumerate(found) for node in piece.nodes}
+    stages = [*(piece.stage for piece in found), found[-1].stage]
+    later: list[set[fx.Node]] = [set() for _ in found]
+    for group in graph.groups:
+        writers = [
+            piece_of.get(node, len(found))
+            for node in group
+            if info(node).writes and info(node).kind in ("compute", "late")
+        ]
+        for index in range(len(found)):
+            if any(w > index and stages[w] == stages[index] for w in writers):
+                later[index] |= group
+    return [frozenset(nodes) for nodes in later]
 
 
 def check_placement(graph: ModelGraph, placement: Placement) -> None:

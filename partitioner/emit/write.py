@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -187,6 +187,7 @@ def write_segment(
     outgoing: Sequence[fx.Node],
     *,
     checkpointed: bool = False,
+    later: Collection[fx.Node] = (),
     seeder: Seeder | None = None,
 ) -> SegmentBody:
     """Write the graph of one segment.
@@ -198,6 +199,7 @@ def write_segment(
         incoming: Values it receives.
         outgoing: Values it returns.
         checkpointed: Whether its activations are recomputed.
+        later: Values whose memory a later segment of the stage writes in place.
         seeder: Wraps every random draw (used by verification), or None.
 
     Raises:
@@ -221,6 +223,7 @@ def write_segment(
         parameters=writer.parameters,
         buffers=writer.buffers,
         checkpointed=checkpointed,
+        written_later=frozenset(i for i, node in enumerate(incoming) if node in later),
         configs=graph.configs,
         frozen=_frozen(graph.model, writer.modules),
     )

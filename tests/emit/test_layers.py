@@ -10,7 +10,7 @@ from torch import Tensor
 
 from partitioner.capture import capture
 from partitioner.emit import Layers, Placement, emit
-from partitioner.graph import ModelGraph
+from partitioner.graph import ModelGraph, info
 from partitioner.runtime.pipeline_module import ParameterTie
 from partitioner.verify import verify
 from partitioner.verify.inputs import input_tensors
@@ -47,6 +47,41 @@ def test_recomputed_blocks_are_segments_of_their_own():
     marked = [layer.body.checkpointed for layer in layers.layers]
     assert True in marked
     assert len(set(placement.block_of.values())) <= sum(marked)
+
+
+class Doubles(torch.nn.Module):
+    """Nothing that it reads is kept for its backward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2.0
+
+
+class WritesAfterwards(toys.Toy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Doubles()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        made = self.block(h.t())
+        h.add_(1.0)
+        return self.second(h + made.t())
+
+
+def test_what_is_written_after_a_recomputed_block_is_copied_for_it():
+    graph = capture(seeded(WritesAfterwards()), BATCH)
+    inside = {node for node in graph.graph.nodes if info(node).module == "block"}
+    plain = two_stages(graph, "@0:1")
+    placement = Placement(
+        stages=2, stage_of=plain.stage_of, block_of=dict.fromkeys(inside, "block@0")
+    )
+    layers = emit(graph, placement)
+    copied = {layer.body.name: layer.body.written_later for layer in layers.layers}
+    (block,) = [layer.body for layer in layers.layers if layer.body.checkpointed]
+    names = [node.name for node in block.graph.find_nodes(op="placeholder")]
+    assert {names[i] for i in block.written_later} == {"first", "t"}
+    assert not any(found for name, found in copied.items() if name != block.name)
+    assert verify(graph, placement, input_tensors(graph, None)).ok
 
 
 @pytest.mark.parametrize(

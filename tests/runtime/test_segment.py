@@ -321,7 +321,7 @@ def relay_body(**fields: Any) -> SegmentBody:
 
 
 def test_what_a_later_segment_writes_can_still_be_recomputed():
-    body = relay_body()
+    body = relay_body(written_later=frozenset({0, 1}))
     results = []
     for kind in (Segment, CheckpointedSegment):
         segment = kind(body)
@@ -348,3 +348,49 @@ def test_what_is_handed_on_is_the_same_tensor_from_the_first_run():
         _, _, used_after, passed_after = segment((token, used, passed))
         assert used_after is used
         assert passed_after is passed
+
+
+def test_only_what_is_written_later_is_copied():
+    segment = CheckpointedSegment(relay_body(written_later=frozenset({1})))
+    seen = []
+    run = segment._run_again
+
+    def noted(*values: Any, **options: Any) -> tuple[Any, ...]:
+        seen.append(values)
+        return run(*values, **options)
+
+    segment._run_again = noted  # type: ignore[method-assign]
+    used, passed = torch.ones(2, 3), torch.zeros(())
+    for _ in range(2):
+        segment((torch.zeros((), requires_grad=True), used, passed))
+        assert seen[-1][0] is used
+        assert seen[-1][1] is None  # handed on, and not used
+
+
+def test_a_mode_in_which_inputs_are_written_is_told_from_one_in_which_they_are_not():
+    def body() -> SegmentBody:
+        graph = fx.Graph()
+        given = graph.placeholder("given")
+        training = graph.get_attr("training")
+        dropped = graph.call_function(torch.dropout, (given, 0.5, training))
+        # A view of the input in eval mode, a value of its own in train mode.
+        written = graph.call_method("mul_", (dropped, 2.0))
+        made = graph.call_function(torch.mul, (written, graph.get_attr("weight")))
+        graph.output((made,))
+        weight = {"weight": nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))}
+        return SegmentBody(name="modes", graph=graph, parameters=weight)
+
+    results = []
+    for kind in (Segment, CheckpointedSegment):
+        segment = kind(body())
+        found = []
+        for training in (True, True, False, False, True):
+            segment.train(training)
+            torch.manual_seed(0)
+            token = torch.zeros((), requires_grad=True)
+            _, made = segment((token, torch.ones(2, 3)))
+            segment.zero_grad()
+            made.sum().backward()
+            found += [made.detach(), *map(gradient, segment.parameters())]
+        results.append(found)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
