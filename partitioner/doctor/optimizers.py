@@ -16,7 +16,13 @@ from partitioner.emit.ds_checks import offloads
 if TYPE_CHECKING:
     from partitioner.doctor.case import Case
 
-__all__ = ["ADAM", "adam_compiles", "optimizer_class", "optimizer_known"]
+__all__ = [
+    "ADAM",
+    "adam_compiles",
+    "optimizer_class",
+    "optimizer_known",
+    "right_spelling",
+]
 
 ADAM = ("adam", "adamw")
 
@@ -42,15 +48,29 @@ def optimizer_class(case: Case) -> Any:
         return offloaded if away else on_device
     if lower in DEEPSPEED_OPTIMIZERS:
         return None
-    return getattr(torch.optim, name, None)
+    return _torch_optimizers().get(name)
 
 
 def optimizer_known(case: Case) -> bool:
     """Whether DeepSpeed makes anything of the entry's ``type``."""
     name = str(case.section("optimizer").get("type", ""))
-    return name.lower() in DEEPSPEED_OPTIMIZERS or isinstance(
-        getattr(torch.optim, name, None), type
-    )
+    return name.lower() in DEEPSPEED_OPTIMIZERS or name in _torch_optimizers()
+
+
+def right_spelling(name: str) -> str | None:
+    """Return the optimizer of torch's that has the name in other letters."""
+    names = {known.lower(): known for known in _torch_optimizers()}
+    return names.get(name.lower())
+
+
+def _torch_optimizers() -> dict[str, type]:
+    # torch.optim also has modules: torch.optim.sgd beside torch.optim.SGD.
+    found = vars(torch.optim).items()
+    return {
+        name: kind
+        for name, kind in found
+        if isinstance(kind, type) and kind is not torch.optim.Optimizer
+    }
 
 
 def adam_compiles(case: Case) -> bool:

@@ -173,8 +173,8 @@ CASES: dict[str, tuple[Shown, Shown]] = {
         ({**adam(), **zero()}, NO),
     ),
     "zero-cpu-optimizer": (
-        (config(**zero(**OFFLOADED)), NO),
-        (config(**zero(**OFFLOADED), zero_force_ds_cpu_optimizer=False), NO),
+        ({**adam(torch_adam=False), **zero(**OFFLOADED)}, NO),
+        ({**adam(torch_adam=True), **zero(**OFFLOADED)}, NO),
     ),
     "precision-both": ((config(**fp16(), **BF16), NO), (config(**BF16), NO)),
     "plan-precision": (

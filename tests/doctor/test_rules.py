@@ -172,3 +172,10 @@ def test_a_stage_in_quotes_is_a_stage():
     assert "fp16-range" not in codes(config(fp16={"enabled": "false"}))
     old = config(bfloat16={"enabled": True})
     assert "bf16-sums" in codes(old)
+
+
+def test_an_optimizer_in_other_letters_is_no_module_of_torch_s():
+    of = config(optimizer={"type": "sgd", "params": {"lr": 0.1, "momentum": 0.9}})
+    found = look(of)
+    assert [finding.code for finding in found.findings] == ["optimizer-unknown"]
+    assert found.fixed["optimizer"]["type"] == "SGD"

@@ -13,7 +13,12 @@ def document(*findings: dict[str, Any]) -> dict[str, Any]:
         severity: sum(f["severity"] == severity for f in findings)
         for severity in ("error", "warning", "info")
     }
-    return {"deepspeed": "1.2.3", "counts": counts, "findings": list(findings)}
+    return {
+        "deepspeed": "1.2.3",
+        "counts": counts,
+        "findings": list(findings),
+        "machine": None,
+    }
 
 
 def finding(severity: str, **entries: Any) -> dict[str, Any]:
@@ -57,3 +62,36 @@ def test_long_sentences_fit():
     shown = lines(finding("warning", why="word " * 60, change="word " * 60))
     assert max(map(len, shown)) <= 80
     assert all(line.startswith("         word") for line in shown[2:4])
+
+
+def test_facts_that_were_read_stand_above_the_summary():
+    gpu = {
+        "address": "0000:17:00.0",
+        "vendor": "NVIDIA",
+        "numa_node": None,
+        "width": 8,
+        "max_width": 16,
+    }
+    machine = {
+        "cores": [0, 1],
+        "node_cores": {"0": [0], "1": [1]},
+        "accelerators": [gpu],
+        "interfaces": ["eth0"],
+        "infiniband": ["mlx5_0"],
+        "shared_memory_bytes": 2**30,
+    }
+    shown = to_text(diagnosis_report({**document(), "machine": machine})).splitlines()
+    assert shown[:-2] == [
+        "  cores    2 on 2 NUMA nodes",
+        "  GPUs     NVIDIA 0000:17:00.0: NUMA node unknown, PCIe lanes 8 of 16",
+        "  network  eth0, mlx5_0",
+        "  /dev/shm 1.00 GiB",
+    ]
+
+
+def test_facts_that_could_not_be_read_have_no_line():
+    machine = dict.fromkeys(
+        ("cores", "node_cores", "accelerators", "interfaces", "shared_memory_bytes")
+    )
+    shown = to_text(diagnosis_report({**document(), "machine": machine})).splitlines()
+    assert len(shown) == 2

@@ -15,6 +15,7 @@ from partitioner.doctor.optimizers import (
     adam_compiles,
     optimizer_class,
     optimizer_known,
+    right_spelling,
 )
 from partitioner.doctor.rules.shared import removal, setting
 
@@ -102,11 +103,14 @@ def _compiles(case: Case) -> Iterator[Symptom]:
 def _unknown(case: Case) -> Iterator[Symptom]:
     entry = case.section("optimizer")
     if entry.get("type") and not optimizer_known(case):
+        right = right_spelling(str(entry["type"]))
         yield Symptom(
             where="optimizer.type",
             why=f"neither DeepSpeed nor torch.optim has an optimizer {entry['type']!r}",
-            change="AdamW, Adam, SGD, …; others are passed as "
+            change=right
+            or "AdamW, Adam, SGD, …; others are passed as "
             "initialize(optimizer=lambda parameters: …)",
+            edits=(setting("optimizer.type", right),) if right else (),
         )
 
 

@@ -93,13 +93,16 @@ def _untested(case: Case) -> Iterator[Symptom]:
 
 def _cpu_optimizer(case: Case) -> Iterator[Symptom]:
     forced = case.config.get("zero_force_ds_cpu_optimizer", True)
-    if case.usable(_ZERO) and offloads(case.parsed) == "cpu" and forced:
+    given = optimizer_class(case)
+    torchs = given is not None and given.__module__.startswith("torch.")
+    away = case.usable(_ZERO) and offloads(case.parsed) == "cpu"
+    if away and forced and not torchs:
         yield Symptom(
             where=f"{_ZERO}.offload_optimizer",
-            why="DeepSpeed insists on its own Adam for the CPU, which is compiled at "
-            "the start, and refuses torch's",
-            change='"zero_force_ds_cpu_optimizer": false, and "torch_adam": true among '
-            "the optimizer's params, for torch's",
+            why="DeepSpeed takes its own optimizer for the CPU, which is compiled at "
+            "the start, and refuses one of torch's that is passed to initialize",
+            change='"torch_adam": true among the optimizer\'s params; '
+            '"zero_force_ds_cpu_optimizer": false for one that is passed',
         )
 
 
