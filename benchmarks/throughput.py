@@ -61,6 +61,7 @@ def main() -> int:
                 micro_batches=micro_batches,
             )
             _run_all(setting, results, options, deadline)
+            setting.close()
     if dist.get_rank() == 0:
         print(table(results))
     dist.barrier()
@@ -139,6 +140,7 @@ def _run(
     cut, everyone = runner.cut, _gather(found)
     runner.close()
     del runner
+    setting.free()
     free(setting.device)
     if first:
         alone = variant.name.endswith("/one-gpu")

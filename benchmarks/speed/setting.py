@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,6 +68,16 @@ class Setting:
     def weights(self) -> Path:
         """File of the original's state, made by rank 0."""
         return Path(shared(self._make_weights))
+
+    def free(self) -> None:
+        """Give back the batches that are on the device."""
+        vars(self).pop("data_on_device", None)
+
+    def close(self) -> None:
+        """Remove the weights' file, if it has been made; every rank must call."""
+        dist.barrier()
+        if dist.get_rank() == 0 and "weights" in vars(self):
+            shutil.rmtree(self.weights.parent)
 
     def config(self) -> dict[str, Any]:
         """Return DeepSpeed's configuration, as ``Plan.ds_config`` would have it."""
