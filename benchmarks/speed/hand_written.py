@@ -31,14 +31,30 @@ Cut = tuple[int, ...] | Literal["parameters", "uniform"]
 class _Exact:
     """Cuts where it was told to; mixed into DeepSpeed's modules."""
 
-    def __init__(self, *args: Any, cut: Cut, **options: Any) -> None:
+    _local_start: int
+
+    def __init__(
+        self, *args: Any, cut: Cut, wire: Sequence[Sequence[torch.Size]], **options: Any
+    ) -> None:
         self._cut = cut
+        self._wire = wire
         super().__init__(*args, **options)
 
     def forward(self, received: Any) -> Any:
-        """Run the stage; DeepSpeed sends images only if they are contiguous."""
-        sent = super().forward(_as_images(received, torch.channels_last))  # type: ignore[misc]
-        return _as_images(sent, torch.contiguous_format)
+        """Run the stage, on images in channels-last order.
+
+        DeepSpeed sends contiguous tensors alone, and runs backward once for each tensor
+        that it sends: several are joined.
+        """
+        shapes = self._wire[self._local_start]
+        if self._local_start and len(shapes) > 1:
+            sizes = [shape.numel() for shape in shapes]
+            pieces = zip(received.split(sizes), shapes, strict=True)
+            received = tuple(piece.view(shape) for piece, shape in pieces)
+        found = super().forward(_as_images(received, torch.channels_last))  # type: ignore[misc]
+        if isinstance(found, tuple):
+            return torch.cat([each.reshape(-1) for each in found])
+        return _as_images(found, torch.contiguous_format)
 
     def _partition_layers(self, method: str) -> None:  # noqa: ARG002 - see ``cut``
         super()._partition_layers(  # type: ignore[misc]
@@ -137,6 +153,7 @@ def _build(
         module = kind(
             layers=setting.workload.layers(),
             cut=cut,
+            wire=_wire(setting),
             loss_fn=torch.compile(loss) if compiled else loss,
             **ranks,
         )
@@ -153,6 +170,19 @@ def _build(
     return EngineRunner(engine, itertools.cycle(batches), list(map(int, module.parts)))
 
 
+def _wire(setting: Setting) -> list[list[torch.Size]]:
+    """Return the shapes of what every layer receives."""
+    found = []
+    inputs = {name: value.to("meta") for name, value in setting.data[0][0].items()}
+    value, _ = _as_pair(inputs, None)
+    with torch.device("meta"):
+        for spec in setting.workload.layers():
+            tensors = value if isinstance(value, tuple) else (value,)
+            found.append([tensor.shape for tensor in tensors])
+            value = spec.build().to(setting.dtype)(value)
+    return found
+
+
 def _layers(module: Any) -> Sequence[nn.Module]:
     if isinstance(module, DualPipeVModule):
         return [layer for layers in module.phase_funcs for layer in layers]
@@ -162,6 +192,8 @@ def _layers(module: Any) -> Sequence[nn.Module]:
 
 def _as_images(value: Any, memory_format: torch.memory_format) -> Any:
     """Return a batch of images in another order in memory; all else as it is."""
+    if isinstance(value, tuple):
+        return tuple(_as_images(each, memory_format) for each in value)
     if isinstance(value, Tensor) and value.dim() == 4:  # noqa: PLR2004 - NCHW
         return value.contiguous(memory_format=memory_format)
     return value

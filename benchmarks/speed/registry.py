@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.speed.causal import gemma_2b, gpt2_medium, llama_1b
 from benchmarks.speed.images import resnet_152, vit_large
+from benchmarks.speed.unet import sdxl_unet
 
 __all__ = ["WORKLOADS"]
 
@@ -11,6 +12,7 @@ WORKLOADS = {
     "llama-1b": llama_1b,
     "gemma-2b": gemma_2b,
     "resnet-152": resnet_152,
+    "sdxl-unet": sdxl_unet,
     "gpt2-medium": gpt2_medium,
     "vit-large": vit_large,
 }
