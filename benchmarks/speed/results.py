@@ -82,7 +82,7 @@ def _block(model: str, micro_batches: int, found: dict[str, Any]) -> str:
     unit = next(iter(found.values()))[0]["unit"]
     title = f"{model}, {micro_batches} micro-batches"
     head = f"{title:<32} {unit + '/s':>10} {'of ideal':>8} {'of best':>8}"
-    rows = [f"{head} {'spread':>7} {'GiB':>6} {'predicted':>9}  cut"]
+    rows = [f"{head} {'spread':>7} {'GiB':>6} {'predicted':>9} {'loss':>8}  cut"]
     for name, lines in found.items():
         kind = name.partition("/")[0]
         ideal = rates.get(f"{kind}/one-gpu")
@@ -91,7 +91,7 @@ def _block(model: str, micro_batches: int, found: dict[str, Any]) -> str:
             f"{name:<32} {rates[name]:>10,.0f} {_share(rates[name], ideal, lines)} "
             f"{_ratio(rates[name], best)} {_spread(lines):>7.1%} "
             f"{max(line['peak_bytes'] for line in lines) / _GIB:>6.1f} "
-            f"{_predicted(lines):>9}  {lines[0].get('cut') or ''}"
+            f"{_predicted(lines):>9} {_first_loss(lines):>8}  {lines[0]['cut']}"
         )
     return "\n".join(rows)
 
@@ -128,6 +128,12 @@ def _spread(lines: list[dict[str, Any]]) -> float:
     """Return how far the repetitions are apart, as a share."""
     found = [_step_s(line) for line in lines]
     return (max(found) - min(found)) / min(found)
+
+
+def _first_loss(lines: list[dict[str, Any]]) -> str:
+    """Return the loss of the first step, which all variants share."""
+    found = {f"{line['losses'][0]:.4f}" for line in lines}
+    return "/".join(sorted(found))
 
 
 def _predicted(lines: list[dict[str, Any]]) -> str:
