@@ -2,7 +2,10 @@
 
     torchrun --nproc-per-node 2 benchmarks/accuracy_memory.py --json out.json
 
-Every case trains three steps; the peak of the last two counts. Rank 0 prints a table.
+Two stages; with 4 or 8 processes two or four replicas of them. Every case trains three
+steps; the peak of the last two counts. Rank 0 prints a table: the peak of each stage,
+and what its parameters take between two backwards, by kind. Without a GPU (`--tiny`) it
+rehearses: small models, kinds alone.
 """
 
 from __future__ import annotations
@@ -12,37 +15,89 @@ import gc
 import itertools
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import deepspeed
 import torch
-from torch import nn
+import transformers
+from deepspeed.accelerator import get_accelerator
+from torch import Tensor, nn
 
-from benchmarks.models import SHAPES
+from benchmarks.models import SHAPES, Shape
 from partitioner import partition
+from partitioner.runtime.agreement import ensure_process_group
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from partitioner.plan import Plan
 
+STAGES = 2
 MICRO_BATCHES = 6
 STEPS = 3
+KINDS = {
+    "weight_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "master_bytes": "master copies",
+    "optimizer_bytes": "optimizer states",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One model under one engine."""
+
+    model: str
+    dtype: str
+    checkpointing: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        extra = [f"{name}={value}" for name, value in self.options.items()]
+        return " ".join([self.model, self.dtype, self.checkpointing, *extra])
+
+
+ZERO = {"zero_stage": 1}
+OFFLOAD = {"zero_stage": 1, "offload_optimizer": True}
 CASES = [
     # Short: in float32 the longer one is larger than the device.
-    *itertools.product(["llama-1b-short"], ["bfloat16", "float32"], ["none", "all"]),
-    ("gpt2-medium", "bfloat16", "none"),
+    Case("llama-1b-short", "bfloat16", "none"),
+    Case("llama-1b-short", "bfloat16", "all"),
+    Case("llama-1b-short", "float32", "none"),
+    Case("llama-1b-short", "float32", "all"),
+    Case("gpt2-medium", "bfloat16", "none"),
     # Not bfloat16: DeepSpeed leaves batch statistics in float32, and torch's backward
     # of batch norm takes no such mix on a GPU.
-    ("resnet-152", "float32", "none"),
-    ("t5-large", "bfloat16", "all"),
+    Case("resnet-152", "float32", "none"),
+    Case("t5-large", "bfloat16", "all"),
+    Case("llama-1b-short", "bfloat16", "none", ZERO),
+    Case("llama-1b-short", "bfloat16", "all", ZERO),
+    Case("llama-1b-short", "float32", "all", ZERO),
+    Case("gpt2-medium", "bfloat16", "none", OFFLOAD),
 ]
 
 
-def build(name: str) -> nn.Module:
+def _tiny() -> nn.Module:
+    config = transformers.GPT2Config(
+        n_embd=64, n_layer=4, n_head=4, vocab_size=512, use_cache=False
+    )
+    model: nn.Module = transformers.GPT2LMHeadModel(config)
+    return model
+
+
+TINY = Shape(_tiny, lambda: {"input_ids": torch.randint(512, (2, 64))})
+
+
+def shape(name: str, *, tiny: bool) -> Shape:
+    """Return the model of a case, or a small one in its place."""
+    return TINY if tiny else SHAPES[name]
+
+
+def build(found: Shape) -> nn.Module:
     """Return the model on the CPU with weights that keep activations finite."""
     with torch.device("meta"):
-        model = SHAPES[name].build()
+        model = found.build()
     model.to_empty(device="cpu")
     for weight in model.parameters():
         nn.init.constant_(weight, 0.01)
@@ -51,88 +106,166 @@ def build(name: str) -> nn.Module:
     return model
 
 
-def example(name: str) -> dict[str, Any]:
+def example(found: Shape) -> dict[str, Any]:
     """Return one micro-batch with labels, so that the model computes its loss."""
-    inputs = SHAPES[name].inputs()
+    inputs = found.inputs()
     if "pixel_values" in inputs:
         return {**inputs, "labels": torch.zeros(len(inputs["pixel_values"])).long()}
     return {**inputs, "labels": inputs.get("decoder_input_ids", inputs["input_ids"])}
 
 
-def train(plan: Plan, batch: dict[str, Any], stage: int) -> dict[str, Any]:
+class Kinds:
+    """The most bytes of each kind on the device, whenever a gradient is made."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.most = dict.fromkeys(KINDS, 0)
+        # One parameter is enough, and does not slow the rest down.
+        next(p for p in engine.module.parameters() if p.requires_grad).register_hook(
+            self.look
+        )
+
+    def look(self, gradient: Tensor) -> Tensor:
+        """Note what is there now."""
+        for kind, tensors in self.tensors().items():
+            self.most[kind] = max(self.most[kind], on_device(tensors))
+        return gradient
+
+    def tensors(self) -> dict[str, list[Tensor]]:
+        """Return the engine's own tensors."""
+        module, optimizer = self.engine.module, self.engine.optimizer
+        inner = getattr(optimizer, "optimizer", optimizer)
+        weights = [*module.parameters(), *module.buffers()]
+        own = {tensor.untyped_storage().data_ptr() for tensor in weights}
+        stepped = [p for group in inner.param_groups for p in group["params"]]
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        states = [t for state in inner.state.values() for t in state.values()]
+        return {
+            "weight_bytes": weights,
+            "gradient_bytes": [
+                *gradients,
+                *getattr(optimizer, "fp32_groups_gradients_flat", []),
+            ],
+            "master_bytes": [
+                p for p in stepped if p.untyped_storage().data_ptr() not in own
+            ],
+            "optimizer_bytes": [
+                t for t in states if isinstance(t, Tensor) and t.numel() > 1
+            ],
+        }
+
+
+def on_device(tensors: Iterable[Tensor]) -> int:
+    """Sum the bytes on this rank's device behind some tensors, each memory once."""
+    kind = get_accelerator().device_name()
+    storages = {
+        t.untyped_storage().data_ptr(): t.untyped_storage()
+        for t in tensors
+        if t.device.type == kind
+    }
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def train(plan: Plan, batch: dict[str, Any]) -> dict[str, Any]:
     """Run three steps and return predicted and real bytes of this rank's stage."""
-    torch.cuda.synchronize()
-    start = torch.cuda.memory_allocated()
-    engine, *_ = deepspeed.initialize(
-        model=plan.pipeline_module(), config=plan.ds_config()
-    )
-    engine.set_batch_fn(plan.batch_fn)
-    built = torch.cuda.memory_allocated() - start
+    device = get_accelerator()
+    device.synchronize()
+    start = allocated()
+    engine, *_ = plan.initialize(config={"steps_per_print": 10**9})
+    kinds = Kinds(engine)
+    built = allocated() - start
     for step in range(STEPS):
         if step == 1:
-            kept = torch.cuda.memory_allocated() - start
-            torch.cuda.reset_peak_memory_stats()
+            kept = allocated() - start
+            device.reset_peak_memory_stats()
         engine.train_batch(itertools.repeat(batch))
+    stage = plan.stages[engine.stage_id]
+    peak = torch.cuda.max_memory_allocated() - start if torch.cuda.is_available() else 0
     return {
-        "stage": stage,
-        "predicted": plan.stages[stage].memory_bytes,
-        "real": torch.cuda.max_memory_allocated() - start,
+        "stage": stage.index,
+        "predicted": stage.memory_bytes,
+        "real": peak,
         "built": built,
         "between_steps": kept,
-        "parameters": plan.stages[stage].parameters,
-        "parts": asdict(plan.stages[stage].score),
+        "parameters": stage.parameters,
+        "kinds": asdict(stage.held),
+        "real_kinds": kinds.most,
+        "optimizer": type(engine.optimizer).__name__,
+        "parts": asdict(stage.score),
     }
 
 
-def examine(name: str, dtype: str, checkpointing: str) -> list[dict[str, Any]]:
-    """Plan and train one case; returns a row for each stage."""
-    rank = int(os.environ["RANK"])
-    batch = example(name)
+def allocated() -> int:
+    """Return the bytes that tensors take on the GPU; 0 without one."""
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+
+
+def examine(case: Case, *, tiny: bool) -> list[dict[str, Any]]:
+    """Plan and train one case; returns a row for each stage, of its first replica."""
+    world = int(os.environ["WORLD_SIZE"])
+    found = shape(case.model, tiny=tiny)
+    batch = example(found)
     plan = partition(
-        build(name),
-        stages=2,
+        build(found),
+        STAGES,
         example_inputs=batch,
         micro_batches=MICRO_BATCHES,
-        device="h200",
-        dtype=dtype,
-        checkpointing=checkpointing,  # type: ignore[arg-type]
+        device="cpu" if tiny else "h200",
+        dtype=case.dtype,
+        checkpointing=case.checkpointing,  # type: ignore[arg-type]
+        replicas=world // STAGES,
+        **case.options,
     )
-    row = train(plan, batch, rank)
-    rows: list[Any] = [None, None]
+    row = train(plan, batch)
+    rows: list[Any] = [None] * world
     torch.distributed.all_gather_object(rows, row)
-    case = {"model": name, "dtype": dtype, "checkpointing": checkpointing}
-    return [{**case, **found} for found in rows]
+    named = {**asdict(case), "case": str(case), "replicas": world // STAGES}
+    return [{**named, **rows[rank]} for rank in range(0, world, world // STAGES)]
+
+
+def report(row: dict[str, Any]) -> None:
+    """Print the peak of one stage, and a line for each kind."""
+    head = f"{row['case']}, stage {row['stage']}, {row['replicas']} replica(s)"
+    print(f"{head} ({row['optimizer']})")
+    print(f"  {'':18} {'predicted':>10} {'measured':>10} {'off by':>10}   GiB")
+    line("peak", row["predicted"], row["real"])
+    for kind, words in KINDS.items():
+        line(words, row["kinds"][kind], row["real_kinds"][kind])
+
+
+def line(words: str, predicted: int, real: int) -> None:
+    """Print two figures and their difference."""
+    share = f"{predicted / real - 1:+.1%}" if real else "–"
+    print(
+        f"  {words:18} {predicted / 2**30:10.3f} {real / 2**30:10.3f} "
+        f"{(predicted - real) / 2**30:+10.3f}   {share}",
+        flush=True,
+    )
 
 
 def main() -> int:
     """Run all cases and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cases", nargs="*", type=int, default=range(len(CASES)))
+    parser.add_argument("--tiny", action="store_true", help="small models, no GPU")
     options = parser.parse_args()
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    ensure_process_group()
+    get_accelerator().set_device(int(os.environ["LOCAL_RANK"]))
     rows: list[dict[str, Any]] = []
     for number in options.cases:
-        rows += examine(*CASES[number])
+        found = examine(CASES[number], tiny=options.tiny)
+        rows += found
         gc.collect()
-        torch.cuda.empty_cache()
+        get_accelerator().empty_cache()
         if os.environ["RANK"] == "0":
-            for row in rows[-2:]:
+            for row in found:
                 report(row)
             if options.json:
                 options.json.write_text(json.dumps(rows, indent=1))
     return 0
-
-
-def report(row: dict[str, Any]) -> None:
-    """Print one line."""
-    error = row["predicted"] / row["real"] - 1
-    print(
-        f"{row['model']:12} {row['dtype']:9} {row['checkpointing']:5} "
-        f"stage {row['stage']}: {row['predicted'] / 2**30:6.2f} GiB predicted, "
-        f"{row['real'] / 2**30:6.2f} real ({error:+.1%})",
-        flush=True,
-    )
 
 
 if __name__ == "__main__":

@@ -62,6 +62,9 @@ def partition(
     objective: str = "step",
     devices: Sequence[Mapping[str, Any]] = (),
     cluster: Cluster | Mapping[str, Any] | None = None,
+    replicas: int | None = None,
+    zero_stage: int = 0,
+    offload_optimizer: bool = False,
     measurements: Measurements | str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Cut a model into balanced pipeline stages.
@@ -106,6 +109,11 @@ def partition(
         cluster: Where stages stand on several nodes, a ``Cluster`` or its fields:
             ``{"devices_per_node": 8, "between_nodes": "ib-400"}``. What crosses from
             node to node then takes that link's time.
+        replicas: Pipelines that train side by side on shares of the batch, among which
+            states of the optimizer may be shared; None: the cluster's, or one.
+        zero_stage: DeepSpeed's ZeRO: 0, or 1, which shares master copies and states
+            of the optimizer among the replicas.
+        offload_optimizer: Keep both in the host's memory (with ``zero_stage=1``).
         measurements: What ``partitioner measure`` timed on the device, or its file.
 
     Returns:
@@ -130,6 +138,9 @@ def partition(
         objective=objective,
         devices=devices,
         cluster=cluster,
+        replicas=replicas,
+        zero_stage=zero_stage,
+        offload_optimizer=offload_optimizer,
     )
     optimizer_states(options.optimizer)
     source = PriceSource.of(device, measurements)

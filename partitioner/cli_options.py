@@ -142,7 +142,21 @@ _PLANNING = (
         type=POSITIVE,
         metavar="R",
         show_default="1",
-        help="Pipelines side by side, which spread the stages over more nodes.",
+        help="Pipelines side by side: under ZeRO they share the optimizer's states, "
+        "in a cluster they spread the stages over more nodes.",
+    ),
+    click.option(
+        "--zero-stage",
+        type=click.IntRange(0, 1),
+        default=0,
+        show_default=True,
+        metavar="0|1",
+        help="DeepSpeed's ZeRO; a pipeline has 0 or 1.",
+    ),
+    click.option(
+        "--offload-optimizer",
+        is_flag=True,
+        help="Keep the optimizer's states in the host's memory; needs --zero-stage 1.",
     ),
     click.option(
         "--leaf",
@@ -216,7 +230,7 @@ def planning(command: Callable[..., None]) -> Callable[..., None]:
     return gathered
 
 
-_CLUSTER = ("devices_per_node", "between_nodes", "within_node", "replicas")
+_CLUSTER = ("devices_per_node", "between_nodes", "within_node")
 
 
 def _cluster(options: dict[str, Any]) -> dict[str, Any] | None:

@@ -36,7 +36,8 @@ class NodeCost:
     saved_bytes: int = 0
     """What autograd keeps first because of this node, weights excluded."""
     transient_bytes: int = 0
-    """What its backward holds for a moment: gradients of results and arguments."""
+    """What its backward holds for a moment: gradients of results, arguments and
+    weights, before the last are added to those of earlier micro-batches."""
     parameter_bytes: int = 0
     """Parameters it reads, in the engine's type (a tied one counts at each reader)."""
     buffer_bytes: int = 0

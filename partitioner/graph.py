@@ -81,8 +81,8 @@ class NodeInfo:
     outputs: tuple[TensorMeta, ...] = ()
     """Its tensors, flattened in order."""
     saved: tuple[tuple[int, int], ...] = ()
-    """(storage, bytes) that autograd keeps first because of this node, weights
-    excluded."""
+    """(storage, bytes) that autograd keeps because of this node, weights excluded; also
+    what it keeps for another node as well."""
     writes: tuple[int, ...] = ()
     """Storages it changes in place."""
     draws: bool = False

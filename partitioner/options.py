@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from partitioner.cluster import Cluster, parse_cluster
@@ -44,6 +44,9 @@ class Options:
     objective: Objective = "step"
     devices: tuple[Device, ...] = ()
     cluster: Cluster | None = None
+    replicas: int = 1
+    zero_stage: int = 0
+    offload_optimizer: bool = False
 
     @classmethod
     def checked(
@@ -61,6 +64,9 @@ class Options:
         objective: Any = "step",
         devices: Any = (),
         cluster: Any = None,
+        replicas: Any = None,
+        zero_stage: Any = 0,
+        offload_optimizer: Any = False,
     ) -> Options:
         """Check every argument.
 
@@ -77,6 +83,9 @@ class Options:
             objective: ``"step"`` or ``"bottleneck"``.
             devices: One mapping per pipeline rank, see `parse_devices`.
             cluster: Which nodes they stand on, see `parse_cluster`; None: one.
+            replicas: Pipelines side by side; None: the cluster's, or one.
+            zero_stage: DeepSpeed's ZeRO, 0 or 1.
+            offload_optimizer: Keep the optimizer's states in the host's memory.
 
         Raises:
             OptionError: An argument is out of range.
@@ -96,6 +105,8 @@ class Options:
         if not _is_number(time_limit_s) or not time_limit_s > 0:
             hint = "give the solver some seconds"
             raise OptionError(f"time_limit_s is {time_limit_s!r}", hint=hint)
+        _check_zero(zero_stage, offload_optimizer)
+        nodes, replicas = _replicated(parse_cluster(cluster), replicas)
         return cls(
             stages=stages,
             micro_batches=micro_batches,
@@ -108,7 +119,10 @@ class Options:
             time_limit_s=float(time_limit_s),
             objective=objective,
             devices=parse_devices(devices, stages),
-            cluster=parse_cluster(cluster),
+            cluster=nodes,
+            replicas=replicas,
+            zero_stage=zero_stage,
+            offload_optimizer=offload_optimizer,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,6 +144,33 @@ def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         message = f"{name} is {value!r}"
         raise OptionError(message, hint=f"choose from {', '.join(choices)}")
+
+
+def _check_zero(stage: Any, offload: Any) -> None:
+    if type(offload) is not bool:
+        message = f"offload_optimizer is {offload!r}"
+        raise OptionError(message, hint="give True or False")
+    if stage in (2, 3):
+        message = f"zero_stage is {stage}: DeepSpeed's pipeline engine has ZeRO 0 or 1"
+        hint = "use zero_stage=1: the stages divide weights and gradients already"
+        raise OptionError(message, hint=hint)
+    if type(stage) is not int or stage not in (0, 1):
+        raise OptionError(f"zero_stage is {stage!r}", hint="choose from 0, 1")
+    if offload and not stage:
+        message = "offload_optimizer needs ZeRO: without, DeepSpeed ignores it"
+        raise OptionError(message, hint="add zero_stage=1")
+
+
+def _replicated(cluster: Cluster | None, replicas: Any) -> tuple[Cluster | None, int]:
+    """Return the cluster with its replicas, and their number."""
+    stated = 1 if cluster is None else cluster.replicas
+    if replicas is None:
+        return cluster, stated
+    _check_count("replicas", replicas)
+    if stated not in (1, replicas):
+        message = f"replicas is {replicas}, but the cluster has {stated}"
+        raise OptionError(message, hint="give the same number, or one of them")
+    return cluster and replace(cluster, replicas=replicas), replicas
 
 
 def parse_devices(value: Any, stages: int) -> tuple[Device, ...]:

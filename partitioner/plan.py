@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from partitioner.assess import Case, Comparison, Explanation, compare, explain, predict
 from partitioner.cost import problem_for, with_given
+from partitioner.cost.memory import Engine
 from partitioner.emit import Placement
 from partitioner.files import write_whole
 from partitioner.graph import ModelGraph, info
@@ -80,7 +81,17 @@ class Plan(TrainablePlan):
     @cached_property
     def stages(self) -> tuple[StagePlan, ...]:
         """Every stage: modules, parameters, FLOPs, times, memory, what it sends."""
-        return stage_plans(self.costed, self.score, self.placement)
+        return stage_plans(self.costed, self.score, self.placement, self._engine)
+
+    @property
+    def _engine(self) -> Engine:
+        return Engine(
+            dtype=self.graph.dtype,
+            optimizer=self.options.optimizer,
+            zero_stage=self.options.zero_stage,
+            replicas=self.options.replicas,
+            offload_optimizer=self.options.offload_optimizer,
+        )
 
     def breakdown(
         self, by: By = "module", *, depth: int = DEPTH, sort: Sort | None = None

@@ -240,6 +240,9 @@ def _options(stored: Mapping[str, Any]) -> Options:
         objective=stored["objective"],
         devices=stored["devices"],
         cluster=stored.get("cluster"),
+        replicas=stored.get("replicas"),
+        zero_stage=stored.get("zero_stage", 0),
+        offload_optimizer=stored.get("offload_optimizer", False),
     )
 
 

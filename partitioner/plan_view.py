@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from partitioner.cost.memory import Engine, HeldBytes
     from partitioner.costed import CostedGraph
     from partitioner.emit import Placement
     from partitioner.plan import Plan
@@ -36,6 +37,8 @@ class StagePlan:
     """Paths of whole modules; "… (part)" where a cut goes through one."""
     parameters: int
     """Elements of the parameters it holds, tied ones included."""
+    held: HeldBytes
+    """Weights, gradients, master copies and states of the optimizer."""
     forward_flops: int
     backward_flops: int
     checkpointed: tuple[str, ...]
@@ -69,21 +72,19 @@ class StagePlan:
 
 
 def stage_plans(
-    costed: CostedGraph, score: Score, placement: Placement
+    costed: CostedGraph, score: Score, placement: Placement, engine: Engine
 ) -> tuple[StagePlan, ...]:
     """Describe every stage."""
     graph = costed.graph
     weights = read_weights(graph)
     nodes = _nodes_by_stage(graph, placement)
+    held = [{w for node in here for w in weights[node]} for here in nodes]
     return tuple(
         StagePlan(
             index=index,
             modules=tuple(_module_names(graph, nodes[index])),
-            parameters=sum(
-                weight.numel
-                for weight in {w for node in nodes[index] for w in weights[node]}
-                if weight.is_parameter
-            ),
+            parameters=sum(w.numel for w in held[index] if w.is_parameter),
+            held=engine.by_kind(held[index]),
             forward_flops=sum(costed.costs[n].forward_flops for n in nodes[index]),
             backward_flops=sum(costed.costs[n].backward_flops for n in nodes[index]),
             checkpointed=tuple(
@@ -260,6 +261,23 @@ def _input(spec: InputSpec) -> dict[str, Any]:
     }
 
 
+_MEMORY = (
+    "static_bytes",
+    "saved_bytes",
+    "received_bytes",
+    "sent_kept_bytes",
+    "wire_bytes",
+    "peak_bytes",
+    "recompute_peak_bytes",
+    "reserved_bytes",
+    "transient_bytes",
+    "tail_saved_bytes",
+    "tail_transient_bytes",
+    "step_bytes",
+)
+"""What a stage's score says of its memory."""
+
+
 def _stage(plan: Plan, stage: StagePlan) -> dict[str, Any]:
     score = stage.score
     return {
@@ -275,17 +293,8 @@ def _stage(plan: Plan, stage: StagePlan) -> dict[str, Any]:
         "time_s": score.time_s,
         "memory_bytes": score.memory_bytes,
         "memory": {
-            name: getattr(score, name)
-            for name in (
-                "static_bytes",
-                "saved_bytes",
-                "received_bytes",
-                "recompute_peak_bytes",
-                "wire_bytes",
-                "reserved_bytes",
-                "transient_bytes",
-                "step_bytes",
-            )
+            **asdict(stage.held),
+            **{name: getattr(score, name) for name in _MEMORY},
         },
         "memory_limit_bytes": plan.problem.limits[plan.problem.rank_of(stage.index)],
         "sent_bytes": score.sent_bytes,

@@ -142,13 +142,25 @@ def test_a_cluster_reaches_the_plan(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [["--devices-per-node", "8"], ["--between-nodes", "ib-400"], ["--replicas", "2"]],
+    "flags", [["--devices-per-node", "8"], ["--between-nodes", "ib-400"]]
 )
 def test_half_a_cluster_is_a_usage_error(target: str, flags: list[str]) -> None:
     result = run("inspect", target, "--device", "cpu", *flags)
     assert result.exit_code == 2
     assert "--between-nodes" in result.stderr
+
+
+def test_zero_and_its_replicas_reach_the_plan(target: str) -> None:
+    flags = ["--replicas", "4", "--zero-stage", "1", "--offload-optimizer"]
+    result = run("inspect", target, "--device", "cpu", "--json", *flags)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    options = document["options"]
+    assert (options["replicas"], options["zero_stage"]) == (4, 1)
+    assert document["stages"][0]["memory"]["optimizer_bytes"] == 0
+
+    refused = run("inspect", target, "--device", "cpu", "--zero-stage", "2")
+    assert refused.exit_code == 2
 
 
 def test_output_can_be_loaded_for_the_model(target: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from partitioner.errors import OptionError
 from partitioner.options import Options, parse_bytes
 
+NODES = {"devices_per_node": 8, "between_nodes": "ib-400"}
 GOOD: dict[str, Any] = {
     "stages": 4,
     "micro_batches": None,
@@ -73,3 +74,32 @@ def test_a_value_out_of_range_is_named(name, value):
 )
 def test_sizes_are_read(text, size):
     assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"zero_stage": 2}, "zero_stage is 2: DeepSpeed's pipeline engine has"),
+        ({"zero_stage": 3}, "zero_stage is 3: DeepSpeed's pipeline engine has"),
+        ({"zero_stage": "1"}, "zero_stage is '1'"),
+        ({"offload_optimizer": True}, "offload_optimizer needs ZeRO"),
+        ({"offload_optimizer": "cpu", "zero_stage": 1}, "offload_optimizer is 'cpu'"),
+        ({"replicas": 0}, "replicas is 0"),
+        ({"replicas": 3, "cluster": {**NODES, "replicas": 2}}, "the cluster has 2"),
+    ],
+)
+def test_what_a_pipeline_cannot_do_with_its_optimizer_is_refused(given, words):
+    with pytest.raises(OptionError) as caught:
+        Options.checked(**{**GOOD, **given})
+    assert words in caught.value.message
+    assert caught.value.hint
+
+
+def test_replicas_are_the_cluster_s_and_the_other_way_round():
+    def found(**given):
+        return Options.checked(**{**GOOD, **given})
+
+    assert found().replicas == 1
+    assert found(replicas=3).cluster is None
+    assert found(cluster={**NODES, "replicas": 2}).replicas == 2
+    assert found(cluster=NODES, replicas=2).cluster.replicas == 2

@@ -171,7 +171,7 @@ def test_the_step_is_simulated_under_the_plans_own_schedule():
     assert [use.in_flight for use in simulated.ranks] == list(plan.problem.in_flight)
     for use, stage in zip(simulated.ranks, plan.score.stages, strict=True):
         assert use.busy_s == pytest.approx(4 * stage.time_s)
-        assert use.in_flight_bytes == stage.saved_bytes + stage.received_bytes
+        assert use.in_flight_bytes == stage.in_flight_bytes
     told = plan.to_dict()["simulation"]
     assert told["step_s"] == simulated.step_s
     assert [rank["in_flight"] for rank in told["ranks"]] == [3, 2, 1]

@@ -60,12 +60,14 @@ CLUSTER_OPTIONS = {
     "--devices-per-node",
     "--between-nodes",
     "--within-node",
-    "--replicas",
 }
 PLANNING_OPTIONS = CLUSTER_OPTIONS | {
     "--stages",
     "--micro-batches",
     "--device",
+    "--replicas",
+    "--zero-stage",
+    "--offload-optimizer",
     "--measurements",
     "--memory-limit",
     "--dtype",
@@ -146,6 +148,9 @@ def test_parameters_of_partition() -> None:
         "objective",
         "devices",
         "cluster",
+        "replicas",
+        "zero_stage",
+        "offload_optimizer",
         "measurements",
     ]
     kinds = {p.kind for name, p in list(parameters.items())[2:]}

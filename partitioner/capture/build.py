@@ -86,7 +86,7 @@ class GraphBuilder:
             module=call.module,
             source=call.source,
             outputs=tuple(meta for _, meta in call.outputs),
-            saved=tuple(call.saved),
+            saved=tuple(call.saved.items()),
             writes=call.writes,
             draws=call.draws,
             differentiates=call.differentiates,

@@ -173,7 +173,7 @@ class _Match:
         if call.target in DROPOUTS:
             kwargs = kwargs | {"training": False}
         return replace(
-            call, kwargs=kwargs, outputs=outputs, writes=(), draws=False, saved=[]
+            call, kwargs=kwargs, outputs=outputs, writes=(), draws=False, saved={}
         )
 
     def _does_nothing(self, call: Call) -> bool:

@@ -143,7 +143,8 @@ class ModuleRecorder(OperationRecorder):
             if not self._may_be_odd(module, error):
                 raise
             known = Known(self.values.fakes.mode, self.examples)
-            self.values.forget_saved(self.current)
+            if self.current is not None:
+                self.current.saved = {}
             found = run_for_real(
                 known,
                 module,
@@ -170,16 +171,15 @@ class ModuleRecorder(OperationRecorder):
         call = self.current
         if not high.used or call is None:
             return out
-        saved = self.values.forget_saved(call)
+        saved, call.saved = call.saved, {}
         with ForcedDraws(EXTREMES[1]):
             other = run()
-        kept_bytes = [sum(nbytes for _, nbytes in kept) for kept in (saved, call.saved)]
+        kept_bytes = [sum(kept.values()) for kept in (saved, call.saved)]
         if kept_bytes[0] != kept_bytes[1]:
             self._note_drawn(call.module)
         if kept_bytes[1] > kept_bytes[0]:
             return other
-        self.values.forget_saved(call)
-        self.values.note_saved(call, saved)
+        call.saved = saved
         return out
 
     def _note_drawn(self, path: str) -> None:

@@ -71,7 +71,8 @@ class Call:
     checks: bool = False
     """Whether it raises on some values, and does nothing else."""
     draw_key: str = ""
-    saved: list[tuple[int, int]] = field(default_factory=list)
+    saved: dict[int, int] = field(default_factory=dict)
+    """Bytes of each storage that autograd keeps for it."""
     tensor: torch.Tensor | None = None
     """The value of a ``constant``."""
 

@@ -54,7 +54,6 @@ class Values:
         self._refs: dict[int, Ref] = {}
         self._keep: list[Any] = []  # ids are only unique while the object lives
         self._in_storage: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
-        self._saved: set[int] = set()
         self.random: set[int] = set()
         """Storages of real tensors that hold random numbers."""
         self.weight_storages = {
@@ -198,28 +197,13 @@ class Values:
         return any(self.storage_of(tensor) in self.random for tensor in tensors)
 
     def save(self, tensor: torch.Tensor, call: Call | None) -> None:
-        """Note what autograd keeps for ``call``: each storage once, weights never."""
+        """Note what autograd keeps for ``call``, each storage once; weights never."""
         try:
             storage = self.storage_of(tensor)
         except UnknownTensorError:
             return  # of its parts, those that are dense are saved on their own
-        if call is None or storage in self._saved or storage in self.weight_storages:
-            return
-        self._saved.add(storage)
-        call.saved.append((storage, tensor.untyped_storage().nbytes()))
-
-    def forget_saved(self, call: Call | None) -> list[tuple[int, int]]:
-        """Drop and return what was noted for ``call``, which has to run once more."""
-        if call is None:
-            return []
-        saved, call.saved = call.saved, []
-        self._saved -= {storage for storage, _ in saved}
-        return saved
-
-    def note_saved(self, call: Call, saved: list[tuple[int, int]]) -> None:
-        """Put back what :meth:`forget_saved` returned."""
-        self._saved |= {storage for storage, _ in saved}
-        call.saved = saved
+        if call is not None and storage not in self.weight_storages:
+            call.saved[storage] = tensor.untyped_storage().nbytes()
 
 
 def _without_memory(tensor: torch.Tensor) -> str:

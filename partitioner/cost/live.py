@@ -12,16 +12,23 @@ from torch.utils._pytree import tree_leaves
 __all__ = ["LiveBytes"]
 
 
+_aten: Any = torch.ops.aten
+
+
 class LiveBytes(TorchDispatchMode):
     """A mode that follows the storages which operators inside it allocate.
+
+    Args:
+        gpu: Count as well what the kernels of a GPU need for themselves alone.
 
     Attributes:
         peak_bytes: The most that was alive right after an operator, beyond what was
             alive at the last :meth:`restart`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, gpu: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._gpu = gpu
         self.peak_bytes = 0
         self._before_bytes = 0
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
@@ -44,6 +51,10 @@ class LiveBytes(TorchDispatchMode):
             if key not in given and key not in self._alive:
                 self._alive[key] = StorageWeakRef(storage), storage.nbytes()
         more = self._alive_bytes() - self._before_bytes
+        if self._gpu and func is _aten._softmax_backward_data.default:  # noqa: SLF001 - an operator
+            # aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out: first a
+            # tensor of its own for the gradient times the result.
+            more += args[0].nbytes
         self.peak_bytes = max(self.peak_bytes, more)
         return result
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
+from partitioner.cost.failures import FAILURES
 from partitioner.cost.kernels import Kernel, dtype_name
 from partitioner.cost.openings import estimated_openings
 from partitioner.cost.replay import Arguments, NodeTrace, Replay, Slot
@@ -130,11 +131,6 @@ class _Pricer:
             cost,
             backward_s=cost.backward_s + kernels_s(self._profile, sums),
             backward_bytes=cost.backward_bytes + _nbytes(sums),
-            # The stage holds its weights' gradients all the time.
-            transient_bytes=max(
-                0,
-                cost.transient_bytes - sum(w.nbytes for w in weights if w.trainable),
-            ),
             output_bytes=out,
             saved_bytes=saved,
             parameter_bytes=sum(w.nbytes for w in weights if w.is_parameter),
@@ -149,7 +145,7 @@ class _Pricer:
         try:
             arguments = self._replay.arguments(node)
             known = self._known.get(arguments.key)
-        except Exception as error:  # a user's object may refuse to be hashed
+        except FAILURES as error:  # a user's object may refuse to be hashed
             return self._by_bytes(node, error)
         if known is None:
             known = self._run(node, arguments)
@@ -159,7 +155,7 @@ class _Pricer:
     def _run(self, node: fx.Node, arguments: Arguments) -> _Price:
         try:
             found = self._runs(node, arguments)
-        except Exception as error:  # operators may fail on fake tensors
+        except FAILURES as error:  # operators may fail on fake tensors
             return self._for_real(node, arguments, error)
         return self._price(found)
 
@@ -172,7 +168,7 @@ class _Pricer:
             return self._by_bytes(node, error)
         try:
             trace = self._replay.run_for_real(node, arguments)
-        except Exception:  # it may depend on what the numbers are
+        except FAILURES:  # it may depend on what the numbers are
             return self._by_bytes(node, error)
         return self._price(_Runs.of(trace))
 

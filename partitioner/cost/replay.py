@@ -181,7 +181,8 @@ class Replay:
         examples: Mapping[int, torch.Tensor | None],
         kernels: AbstractContextManager[Any],
     ) -> NodeTrace:
-        forward, backward, live = KernelTrace(), KernelTrace(), LiveBytes()
+        forward, backward = KernelTrace(), KernelTrace()
+        live = LiveBytes(gpu=self._fused)
         facts = info(node)
         leaves: list[torch.Tensor] = []
         with quiet(), recorded_modes(facts.region):

@@ -16,6 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils._pytree import tree_leaves
 
+from partitioner.cost.failures import FAILURES
 from partitioner.cost.fused import FusedKernels
 from partitioner.cost.rnn import rnn_saved_bytes
 from partitioner.graph import info
@@ -127,7 +128,7 @@ class _Walk:
             if arguments.key not in self._known:
                 self._known[arguments.key] = self._observed(node, arguments)
             return self._known[arguments.key]
-        except Exception:  # it may refuse fake tensors: what was recorded holds
+        except FAILURES:  # it may refuse fake tensors: what was recorded holds
             return None
 
     def _leaf(self, node: fx.Node) -> nn.Module | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
-from itertools import pairwise
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from partitioner.cost.blocks import unit_blocks
 from partitioner.cost.constraints import constraints
 from partitioner.cost.inflight import in_flight
-from partitioner.cost.memory import Engine, reserved_bytes
+from partitioner.cost.links import far_boundaries, over
+from partitioner.cost.memory import Engine
+from partitioner.cost.moments import moments
 from partitioner.cost.roofline import hop_s, message_s
 from partitioner.cost.units import Units, is_placed, units
 from partitioner.cost.weights import Weight, read_weights
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
     from torch import fx
 
     from partitioner.cluster import Cluster
-    from partitioner.cost.profiles import DeviceProfile
+    from partitioner.cost.moments import Moments
     from partitioner.costed import CostedGraph
     from partitioner.options import Options
-    from partitioner.solve import Link
     from partitioner.solve.problem import Checkpointing, Device, Objective, Schedule
 
 __all__ = ["problem", "problem_for"]
@@ -51,6 +51,9 @@ def problem(
     schedule: Schedule = "1f1b",
     devices: tuple[Device, ...] = (),
     cluster: Cluster | None = None,
+    replicas: int = 1,
+    zero_stage: int = 0,
+    offload_optimizer: bool = False,
 ) -> tuple[Problem, Units]:
     """State where the units of a priced graph may go and what each choice costs.
 
@@ -66,6 +69,9 @@ def problem(
         schedule: "1f1b" or "dualpipev".
         devices: What each rank runs on; empty: all alike.
         cluster: Which nodes the ranks stand on; None: all on one.
+        replicas: Pipelines side by side.
+        zero_stage: 0 or 1.
+        offload_optimizer: Whether the host holds the optimizer's states.
 
     Returns:
         The problem, and the nodes behind its unit numbers.
@@ -81,17 +87,25 @@ def problem(
         stages *= 2
     owners = _owners(costed, found)
     blocks, names = unit_blocks(costed.graph, found)
-    engine = Engine(dtype=costed.graph.dtype, optimizer=optimizer)
+    engine = Engine(
+        dtype=costed.graph.dtype,
+        optimizer=optimizer,
+        zero_stage=zero_stage,
+        replicas=replicas,
+        offload_optimizer=offload_optimizer,
+    )
+    held = moments(costed, found, blocks)
     return Problem(
         units=tuple(
-            _units(costed, found, owners, blocks, stages=stages, engine=engine)
+            _units(costed, found, owners, blocks, held, stages=stages, engine=engine)
         ),
         values=(*_values(costed, found, cluster), *_openings(costed, found)),
         stages=stages,
         micro_batches=micro_batches,
         in_flight=in_flight(stages, micro_batches, schedule),
         memory_limit_bytes=memory_limit_bytes,
-        reserved_bytes=reserved_bytes(costed, found, blocks),
+        reserved_bytes=held.reserved_bytes,
+        engine_bytes=engine.buffer_bytes(chain.from_iterable(owners.values())),
         order_edges=_order_edges(costed, found),
         ties=tuple(
             Tie(
@@ -108,7 +122,7 @@ def problem(
         objective=objective,
         schedule=schedule,
         devices=devices,
-        far=_far(cluster, ranks),
+        far=far_boundaries(cluster, ranks),
         constraints=tuple(constraints(costed.graph, found)),
     ), found
 
@@ -138,6 +152,9 @@ def problem_for(costed: CostedGraph, options: Options) -> tuple[Problem, Units]:
         schedule=options.schedule,
         devices=options.devices,
         cluster=options.cluster,
+        replicas=options.replicas,
+        zero_stage=options.zero_stage,
+        offload_optimizer=options.offload_optimizer,
     )
 
 
@@ -158,6 +175,7 @@ def _units(
     found: Units,
     owners: _Owners,
     blocks: Sequence[int],
+    held: Moments,
     *,
     stages: int,
     engine: Engine,
@@ -173,7 +191,6 @@ def _units(
         }
         for flag in (True, False)
     )
-    reserved = reserved_bytes(costed, found, blocks)
     for index, nodes in enumerate(found.nodes):
         cost = sum((costed.costs[node] for node in nodes), NodeCost())
         weights = owners.get((index,), ())
@@ -184,7 +201,9 @@ def _units(
             saved_bytes=cost.saved_bytes,
             static_bytes=engine.held(weights),
             step_bytes=engine.step(weights),
-            transient_bytes=max(0, cost.transient_bytes - reserved),
+            transient_bytes=held.transient_bytes[index],
+            beyond_bytes=held.beyond_bytes[index],
+            tail=held.tail[index],
             trainable=index in trains,
             frozen=index in freezes,
             block=blocks[index],
@@ -212,29 +231,13 @@ def _pin(nodes: Sequence[fx.Node], stages: int) -> int | None:
     return _FIRST if first else _LAST if last else None
 
 
-def _far(cluster: Cluster | None, ranks: Sequence[int]) -> tuple[bool, ...]:
-    """Return which boundaries between the ranks of the stages lie between nodes."""
-    if cluster is None:
-        return ()
-    far = tuple(cluster.apart(first, second) for first, second in pairwise(ranks))
-    return far if any(far) else ()
-
-
-def _over(profile: DeviceProfile, link: Link | None) -> DeviceProfile:
-    """Return a profile with another link; None: its own."""
-    if link is None:
-        return profile
-    bandwidth, latency_s = link.bytes_per_s, link.latency_s
-    return replace(profile, link_bandwidth=bandwidth, link_latency_s=latency_s)
-
-
 def _values(
     costed: CostedGraph, found: Units, cluster: Cluster | None
 ) -> Iterable[Value]:
     near = far = costed.profile
     if cluster:
-        near = _over(near, cluster.within_node)
-        far = _over(far, cluster.between_nodes)
+        near = over(near, cluster.within_node)
+        far = over(far, cluster.between_nodes)
     for node, producer in found.unit_of.items():
         consumers = {
             found.unit_of[user]

@@ -55,6 +55,7 @@ def check_config(
     check_zero_stage(config)
     check_offload_param(config)
     check_offload_optimizer(config)
+    _check_counted(config, options)
     check_accumulation(config, graph.dtype)
     check_recomputation(config)
 
@@ -195,6 +196,19 @@ def check_offload_optimizer(config: Mapping[str, Any]) -> None:
     if target and target != "cpu":
         message = f"offload_optimizer to {target!r} needs ZeRO stage 3"
         raise OptionError(message, hint='a pipeline can offload to "cpu"')
+
+
+def _check_counted(config: Mapping[str, Any], options: Options) -> None:
+    """Refuse to hold more than the plan's memory was counted for."""
+    stage = section(config, "zero_optimization").get("stage", 0)
+    if stage < options.zero_stage:
+        message = (
+            f"ZeRO stage is {stage}, but the plan's memory was counted for stage 1"
+        )
+        raise OptionError(message, hint="partition(…, zero_stage=0)")
+    if options.offload_optimizer and not offloads(config):
+        message = "nothing is offloaded, but the plan's memory was counted so"
+        raise OptionError(message, hint="partition(…, offload_optimizer=False)")
 
 
 def check_accumulation(config: Mapping[str, Any], planned: torch.dtype) -> None:

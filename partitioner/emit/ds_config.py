@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from partitioner.cost.memory import REDUCE_BUCKET
 from partitioner.emit.ds_checks import PRECISION, check_config, offloads, section
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def ds_config(
 
     Args:
         graph: The recorded model; gives the micro-batch size and the precision.
-        options: Gives the micro-batches and the optimizer.
+        options: Gives the micro-batches, the optimizer and ZeRO.
         overrides: Entries to add or replace; dicts are merged into ours.
 
     Raises:
@@ -45,13 +46,29 @@ def ds_config(
         "optimizer": {"type": name, "params": {"lr": LEARNING_RATE, **parameters}},
         # DeepSpeed clips at 1.0 by default since 0.19.3: a choice for the user.
         "gradient_clipping": 0.0,
-        "zero_optimization": {"stage": 0},
+        "zero_optimization": _zero(options),
     }
     if graph.dtype in PRECISION:
         config[PRECISION[graph.dtype]] = {"enabled": True}
     merged = _merge(config, overrides)
     check_config(merged, graph, options)
     return {**_allowances(merged, options), **merged}
+
+
+def _zero(options: Options) -> dict[str, Any]:
+    """Return the block of ZeRO that the plan's memory was counted for."""
+    if not options.zero_stage:
+        return {"stage": 0}
+    block: dict[str, Any] = {
+        "stage": options.zero_stage,
+        "reduce_bucket_size": REDUCE_BUCKET,
+        "contiguous_gradients": True,
+        # Which a pipeline cannot do: DeepSpeed would turn it off with a warning.
+        "overlap_comm": False,
+    }
+    if options.offload_optimizer:
+        block["offload_optimizer"] = {"device": "cpu"}
+    return block
 
 
 def _allowances(config: Mapping[str, Any], options: Options) -> dict[str, Any]:

@@ -95,12 +95,16 @@ def _bubble(plan: Mapping[str, Any]) -> str:
     return f"{share} of stage time is idle; {simulated} simulated"
 
 
-_MEMORY_PARTS = {
-    "static_bytes": "parameters and optimizer",
+_HELD = {
+    "weight_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "master_bytes": "master copies",
+    "optimizer_bytes": "optimizer states",
+}
+_CARRIED = {
     "saved_bytes": "activations in flight",
     "received_bytes": "received tensors",
-    "wire_bytes": "wire buffers",
-    "reserved_bytes": "gradients of activations",
+    "sent_kept_bytes": "sent tensors",
 }
 
 
@@ -111,25 +115,32 @@ def _fullness(stage: Mapping[str, Any]) -> float:
 
 def _memory(stage: Mapping[str, Any]) -> str:
     """Say what fills the fullest stage, so that a user sees what to change."""
-    parts, memory = dict(_MEMORY_PARTS), stage["memory"]
-    moments = ("recompute_peak_bytes", "transient_bytes")
-    most = max(moments, key=lambda name: int(memory[name]))
-    parts[most] = (
-        "one layer recomputed" if most == moments[0] else "backward of the largest unit"
-    )
-    trained = sum(int(memory[name]) for name in parts)
-    if trained < stage["memory_bytes"]:
-        parts = {
-            "static_bytes": parts["static_bytes"],
-            "step_bytes": "the optimizer's step (activations need less)",
-        }
+    memory = stage["memory"]
+    parts = [(words, memory[name]) for name, words in _HELD.items()]
+    buffers = memory["static_bytes"] - sum(nbytes for _, nbytes in parts)
+    parts += [("buffers of ZeRO", buffers), ("wire buffers", memory["wire_bytes"])]
+    carried = [(words, memory[name]) for name, words in _CARRIED.items()]
+    carried.append((_moment(memory), memory["peak_bytes"]))
+    if sum(nbytes for _, nbytes in carried) < memory["step_bytes"]:
+        words = "the optimizer's step (activations need less)"
+        carried = [(words, memory["step_bytes"])]
     shown = [
-        f"{format_bytes(memory[name])} {words}"
-        for name, words in parts.items()
-        if memory[name]
+        f"{format_bytes(nbytes)} {words}"
+        for words, nbytes in (*parts, *carried)
+        if nbytes > 0
     ]
     total = format_bytes(stage["memory_bytes"])
     return f"stage {stage['index']}, the fullest: {total} = {' + '.join(shown)}"
+
+
+def _moment(memory: Mapping[str, Any]) -> str:
+    """Say in which moment of a backward the stage holds most."""
+    if memory["peak_bytes"] == memory["tail_transient_bytes"]:
+        return "backward after the last layer"
+    plain = memory["reserved_bytes"] + memory["transient_bytes"]
+    if memory["recompute_peak_bytes"] > plain:
+        return "one layer recomputed, and its backward"
+    return "gradients of activations"
 
 
 def _cluster(found: Mapping[str, Any], cluster: Mapping[str, Any]) -> str:

@@ -52,7 +52,7 @@ def price_assignment(
                 input_gradient_s=row.backward_s - weight_s,
                 weight_gradient_s=weight_s,
                 recompute_s=row.recompute_s,
-                in_flight_bytes=(row.saved_bytes + row.received_bytes) // held,
+                in_flight_bytes=row.in_flight_bytes // held,
             )
             for row, weight_s, held in zip(
                 found.stages, weights_s, problem.in_flight, strict=True

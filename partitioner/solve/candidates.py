@@ -250,5 +250,9 @@ def _pair_costs(table: Intervals, pairs: Pairs | None) -> PairCosts:
             for s in stages
         ],
         memory_bytes=[table.memory_bytes(problem.in_flight[s]) for s in stages],
-        limits=[math.inf if limit is None else limit for limit in problem.limits],
+        # Both stages of a rank count the engine's buffers.
+        limits=[
+            math.inf if limit is None else limit + problem.engine_bytes
+            for limit in problem.limits
+        ],
     )

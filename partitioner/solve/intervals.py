@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from partitioner.solve.interval_memory import Floats, IntervalMemory
 from partitioner.solve.positions import crossing
-from partitioner.solve.score import RECEIVED_COPIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from partitioner.solve.groups import Groups
     from partitioner.solve.reads import BlockRead
 
-Floats: TypeAlias = "npt.NDArray[np.float64]"
 Pairs: TypeAlias = "npt.NDArray[np.bool_]"
 """Marks intervals of a table, shape (m + 1, m + 1)."""
 
 __all__ = ["Floats", "Intervals", "Pairs"]
 
 
-class Intervals:
+class Intervals(IntervalMemory):
     """Costs of the intervals between the chosen positions of one order.
 
     Matrices have the shape (m + 1, m + 1); entry (i, j) is the stage that holds the
@@ -142,44 +141,6 @@ class Intervals:
             filled = filled & (held[None, :] - held[:, None] == quota.each)
         return filled
 
-    @cached_property
-    def static_bytes(self) -> Floats:
-        """Weights and their states, each tie once."""
-        problem = self.groups.problem
-        return self._with_ties(
-            [unit.static_bytes for unit in problem.units],
-            [tie.static_bytes for tie in problem.ties],
-        )
-
-    @cached_property
-    def step_bytes(self) -> Floats:
-        """What the optimizer's step needs on top."""
-        problem = self.groups.problem
-        return self._with_ties(
-            [unit.step_bytes for unit in problem.units],
-            [tie.step_bytes for tie in problem.ties],
-        )
-
-    def _with_ties(self, units: Sequence[int], ties: Sequence[int]) -> Floats:
-        """Sum bytes of units, and of each tie with a unit there once."""
-        own = self.prefix([float(size) for size in units])
-        readers = (
-            (set(self.unit_segment[list(tie.units)].tolist()), -1, float(size))
-            for tie, size in zip(self.groups.problem.ties, ties, strict=True)
-        )
-        return own[None, :] - own[:, None] + self.coverage(readers)
-
-    @cached_property
-    def transient_bytes(self) -> Floats:
-        """The most that the backward of one unit holds beyond what is reserved."""
-        most = np.zeros(len(self))
-        sizes = [float(unit.transient_bytes) for unit in self.groups.problem.units]
-        np.maximum.at(most, self.unit_segment, sizes)
-        table = np.zeros((len(self) + 1, len(self) + 1))
-        for start in range(len(self)):
-            table[start, start + 1 :] = np.maximum.accumulate(most[start:])
-        return table
-
     def coverage(self, items: Iterable[tuple[set[int], int, float]]) -> Floats:
         """Add a weight to every interval with at least one of some segments.
 
@@ -205,59 +166,6 @@ class Intervals:
             low = int(self.unit_segment[read.producer]) if read.inside else -1
             segments = {int(self.unit_segment[reader]) for reader in read.readers}
             yield segments, low, float(read.wire_bytes)
-
-    @cached_property
-    def kept_bytes(self) -> tuple[Floats, Floats]:
-        """Saved by one micro-batch, and the recomputation peak, if nothing is chosen.
-
-        With ``checkpointing="all"`` every block is recomputed, else none.
-        """
-        units = self.groups.problem.units
-        if self.groups.problem.checkpointing != "all":
-            saved = self.prefix([float(unit.saved_bytes) for unit in units])
-            return saved[None, :] - saved[:, None], np.zeros((1, 1))
-        plain = self.prefix(
-            [float(unit.saved_bytes) if unit.block < 0 else 0.0 for unit in units]
-        )
-        inputs = self.coverage(self.read_items(self.reads))
-        return plain[None, :] - plain[:, None] + inputs, self._peak_bytes()
-
-    def _peak_bytes(self) -> Floats:
-        prefixes = self.block_prefix(
-            [unit.saved_bytes for unit in self.groups.problem.units]
-        )
-        if not len(prefixes):
-            return np.zeros((1, 1))
-        return np.stack(
-            [
-                (prefixes - prefixes[:, i, None]).max(axis=0)
-                for i in range(len(self) + 1)
-            ]
-        )
-
-    def block_prefix(self, weights: Sequence[float]) -> Floats:
-        """Return `prefix` for each block, shape (blocks, m + 1)."""
-        units = self.groups.problem.units
-        blocks = max((unit.block for unit in units), default=-1) + 1
-        sums = np.zeros((blocks, len(self) + 1))
-        block = np.array([unit.block for unit in units])
-        inside = block >= 0
-        np.add.at(
-            sums,
-            (block[inside], self.unit_segment[inside] + 1),
-            np.array(weights, dtype=np.float64)[inside],
-        )
-        return sums.cumsum(axis=1)
-
-    def memory_bytes(self, in_flight: int) -> Floats:
-        """Return the memory of a stage that holds some micro-batches in flight."""
-        saved, peak = self.kept_bytes
-        received = RECEIVED_COPIES * self.cut_bytes[:, None]
-        wire = self.cut_bytes[:, None] + self.cut_bytes[None, :]
-        moment = np.maximum(peak, self.transient_bytes)
-        moment = moment + self.groups.problem.reserved_bytes
-        training = in_flight * (saved + received) + wire + moment
-        return self.static_bytes + np.maximum(training, self.step_bytes)
 
     def stage_costs(self) -> list[Floats]:
         """Return, for each stage, the seconds of each interval; infinite if illegal.

@@ -170,7 +170,8 @@ def _least_excess(table: Intervals, *, paired: bool) -> Slicing | None:
     for stage in range(problem.stages):
         rank = problem.rank_of(stage)
         first = stage == problem.stages_of(rank)[0]
-        over = table.memory_bytes(problem.in_flight[stage]) - limits[rank] * first
+        room = limits[rank] if first else problem.engine_bytes  # which both count
+        over = table.memory_bytes(problem.in_flight[stage]) - room
         excess.append(np.where(table.allowed(stage), over, math.inf))
     if not paired:
         return least_bottleneck(excess)

@@ -46,7 +46,11 @@ class Unit:
     step_bytes: int = 0
     """What the optimizer's step needs on top of ``static_bytes``."""
     transient_bytes: int = 0
-    """What its backward holds for a moment beyond the problem's ``reserved_bytes``."""
+    """What its backward holds; before the tail beyond the ``reserved_bytes`` of all."""
+    beyond_bytes: int = 0
+    """What its backward holds beyond what the rest of its block has freed by then."""
+    tail: bool = False
+    """It runs after the last block; where a block runs backwards, its part is gone."""
     pinned_stage: int | None = None
     """The only stage it may be on (negative counts from the last); None: any."""
     gradient_bytes: int = 0
@@ -148,17 +152,21 @@ class Problem:
     value that is made or read on the stage and also on another: it passes through
     memory that all devices share, and does not order the stages.
 
-    Stage memory: ``static_bytes`` of its units, of each tie with a unit on it (once
-    on a rank), plus ``in_flight[s]`` times (``saved_bytes`` of the kept units, plus
-    what each recomputed block reads from outside itself, plus twice the bytes
-    received), plus the bytes of one wire buffer each way (received and sent), plus
-    ``reserved_bytes``, plus the largest of what backward brings about for a moment: the
-    ``saved_bytes`` of one recomputed block, or the ``transient_bytes`` of a unit. While
-    the optimizer steps, ``step_bytes`` take the place of all but ``static_bytes``: the
+    Stage memory: ``static_bytes`` of its units, of each tie with a unit on it (once on
+    a rank), ``engine_bytes`` (likewise), plus ``in_flight[s]`` times (``saved_bytes``
+    of the kept units, plus what each recomputed block reads from outside itself, plus
+    twice the bytes received, plus the bytes sent), plus the bytes of one wire buffer
+    each way (received and sent), plus what the larger of two moments of a backward
+    needs. In its tail: the largest ``transient_bytes`` of a tail unit. Before: the
+    largest of ``reserved_bytes`` plus the ``transient_bytes`` of another unit, and for
+    each recomputed block its ``saved_bytes`` plus the largest ``beyond_bytes`` in it;
+    less the ``saved_bytes`` of the tail units. While the optimizer steps,
+    ``step_bytes`` take the place of all but ``static_bytes`` and the wire buffers: the
     larger counts.
 
-    Time and memory of a rank are the sums over its stages. The objective is a weighted
-    sum of ``max`` and ``sum`` of the rank times, see `weights`.
+    Time and memory of a rank are the sums over its stages; of a backward's moments the
+    largest of its stages counts. The objective is a weighted sum of ``max`` and ``sum``
+    of the rank times, see `weights`.
 
     ``units`` are in a topological order of ``values`` (with "hops") and
     ``order_edges``.
@@ -174,6 +182,8 @@ class Problem:
     """Per rank; None: no limit."""
     reserved_bytes: int = 0
     """What backward holds for a moment on any rank."""
+    engine_bytes: int = 0
+    """Buffers of the engine's own, on any rank."""
     order_edges: tuple[tuple[int, int], ...] = ()
     """Pairs (before, after) without data: the first may not be on a later stage."""
     ties: tuple[Tie, ...] = ()
@@ -187,8 +197,7 @@ class Problem:
     devices: tuple[Device, ...] = ()
     """One per rank; empty: all alike."""
     far: tuple[bool, ...] = ()
-    """For each boundary between two stages, whether it lies between two nodes of a
-    cluster; empty: none does."""
+    """For each boundary, whether it lies between two nodes; empty: none does."""
     constraints: tuple[Constraint, ...] = ()
 
     @property

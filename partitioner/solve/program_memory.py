@@ -39,17 +39,24 @@ class MemoryRows:
         self.static = [0] * len(self.groups)
         self.step = [0] * len(self.groups)
         self.transient = [0] * len(self.groups)
+        self.tail_transient = [0] * len(self.groups)
+        self.tail_saved = [0] * len(self.groups)
         self.saved = [0] * len(self.groups)
         self.block_s: dict[tuple[int, int], float] = defaultdict(float)
         self.block_bytes: dict[tuple[int, int], int] = defaultdict(int)
+        self.beyond_bytes: dict[tuple[int, int], int] = defaultdict(int)
         for unit, group in zip(self.problem.units, self.groups.group_of, strict=True):
             self.static[group] += unit.static_bytes
             self.step[group] += unit.step_bytes
-            self.transient[group] = max(self.transient[group], unit.transient_bytes)
+            most = self.tail_transient if unit.tail else self.transient
+            most[group] = max(most[group], unit.transient_bytes)
+            self.tail_saved[group] += unit.saved_bytes * unit.tail
             self.saved[group] += unit.saved_bytes
             if unit.block >= 0:
                 self.block_s[unit.block, group] += unit.forward_s
-                self.block_bytes[unit.block, group] += unit.saved_bytes
+                key = unit.block, group
+                self.block_bytes[key] += unit.saved_bytes
+                self.beyond_bytes[key] = max(self.beyond_bytes[key], unit.beyond_bytes)
 
     def add(self) -> list[Term]:
         """Add the rows; return the chosen recomputation time of each stage, scaled."""
@@ -69,9 +76,8 @@ class MemoryRows:
             terms += self._kept(stage)
             if self.problem.checkpointing != "none":
                 again[stage] = self._recomputed(stage, terms, parts)
-        if parts:
-            terms.append((self._largest(f"p{rank}", parts), float(self.limit)))
-        self._at_most(terms, limit - self.problem.reserved_bytes)
+        terms.append((self._largest(f"p{rank}", parts), float(self.limit)))
+        self._at_most(terms, limit - self.problem.engine_bytes)
 
     def _at_most(self, terms: Iterable[tuple[Term, float]], limit: int) -> None:
         row = ((term, size * self.scale) for term, size in terms)
@@ -88,14 +94,30 @@ class MemoryRows:
                 )
                 if self._possible(group, stage)
             ]
-        self._at_most(terms, limit)
+            terms += self._wires(stage, 0)
+        self._at_most(terms, limit - self.problem.engine_bytes)
 
     def _transient(self, stages: Iterable[int]) -> list[Terms]:
-        """Return what the backward of each unit holds beyond what is reserved."""
+        """Return what the backward of each unit holds, in the tail and before."""
+        found: list[Terms] = []
+        for stage in stages:
+            reserved = (1, float(self.problem.reserved_bytes))
+            before: Terms = [reserved, *self._tail_freed(stage)]
+            plain = [(before, self.transient), ([], self.tail_transient)]
+            found.append(before)
+            found += [
+                [*base, (self.program.on(group, stage), float(size))]
+                for base, sizes in plain
+                for group, size in enumerate(sizes)
+                if size and self._possible(group, stage)
+            ]
+        return found
+
+    def _tail_freed(self, stage: int) -> Terms:
+        """Return what is gone once the backward of the tail is done."""
         return [
-            [(self.program.on(group, stage), float(size))]
-            for stage in stages
-            for group, size in enumerate(self.transient)
+            (self.program.on(group, stage), -float(size))
+            for group, size in enumerate(self.tail_saved)
             if size and self._possible(group, stage)
         ]
 
@@ -124,6 +146,7 @@ class MemoryRows:
         return bool(self.program.earliest[group] <= stage <= self.program.latest[group])
 
     def _wires(self, stage: int, in_flight: int) -> Terms:
+        """Return the buffers of the wire, and what some micro-batches hold of it."""
         terms: Terms = []
         copies = 1 + RECEIVED_COPIES * in_flight
         for index, value in enumerate(self.groups.values):
@@ -132,7 +155,7 @@ class MemoryRows:
                 terms.append((received, copies * float(value.wire_bytes)))
             if stage < self.problem.stages - 1:
                 sent = self.program.cuts[stage][index]
-                terms.append((sent, float(value.wire_bytes)))
+                terms.append((sent, (1 + in_flight) * float(value.wire_bytes)))
         return terms
 
     def _ties(self, rank: int, stages: Iterable[int]) -> list[tuple[Term, Tie]]:
@@ -185,7 +208,8 @@ class MemoryRows:
         """Return what is recomputed, weighted by bytes, by seconds, and by block."""
         freed: Terms = []
         spent: Terms = []
-        parts: dict[int, Terms] = defaultdict(list)
+        parts: dict[int, Terms] = defaultdict(lambda: self._tail_freed(stage))
+        beyond: dict[int, Terms] = defaultdict(list)
         for (block, group), seconds in self.block_s.items():
             if block in chosen and self._possible(group, stage):
                 again = self._product(
@@ -197,7 +221,12 @@ class MemoryRows:
                 freed.append((again, size))
                 spent.append((again, seconds))
                 parts[block].append((again, size))
-        return freed, spent, parts.values()
+                if self.beyond_bytes[block, group]:
+                    more = float(self.beyond_bytes[block, group])
+                    beyond[block].append((again, more))
+        peaks = list(parts.values())
+        peaks += [[*parts[b], more] for b, terms in beyond.items() for more in terms]
+        return freed, spent, peaks
 
     def _product(self, name: str, on: Term, chosen: Term) -> Term:
         if isinstance(on, int):

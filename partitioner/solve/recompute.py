@@ -64,12 +64,15 @@ def recomputed_units(
         return plain
     if problem.checkpointing != "auto":
         return None
-    parts = _parts(problem, stage_of)
+    tails = [row.tail_saved_bytes for row in found.stages]
+    parts = _parts(problem, stage_of, tails)
     chosen: set[tuple[int, int]] = set()
     for rank, over_bytes in enumerate(excess):
         rows = [found.stages[stage] for stage in problem.stages_of(rank)]
-        held_bytes = max(row.transient_bytes for row in rows)
-        stepping = sum(row.static_bytes + row.step_bytes for row in rows)
+        held_bytes = max(row.peak_bytes for row in rows)
+        stepping = sum(
+            row.static_bytes + row.wire_bytes + row.step_bytes for row in rows
+        )
         limit = problem.limits[rank]
         if limit is not None and stepping > limit:  # whatever is recomputed
             return None
@@ -86,17 +89,27 @@ def recomputed_units(
     )
 
 
-def _parts(problem: Problem, stage_of: Sequence[int]) -> dict[tuple[int, int], Part]:
-    """Return the parts of blocks by (stage, block)."""
+def _parts(
+    problem: Problem, stage_of: Sequence[int], tails: Sequence[int]
+) -> dict[tuple[int, int], Part]:
+    """Return the parts of blocks by (stage, block).
+
+    Args:
+        problem: What was to be placed.
+        stage_of: Stage of each unit.
+        tails: ``saved_bytes`` of the tail units of each stage.
+    """
     units = problem.units
     forward_s: dict[tuple[int, int], float] = {}
     saved: dict[tuple[int, int], int] = {}
+    beyond: dict[tuple[int, int], int] = {}
     inputs: dict[tuple[int, int], int] = {}
     for unit, stage in zip(units, stage_of, strict=True):
         if unit.block >= 0:
             key = (stage, unit.block)
             forward_s[key] = forward_s.get(key, 0.0) + unit.forward_s
             saved[key] = saved.get(key, 0) + unit.saved_bytes
+            beyond[key] = max(beyond.get(key, 0), unit.beyond_bytes)
     for value in problem.values:
         source = (stage_of[value.producer], units[value.producer].block)
         for key in {(stage_of[u], units[u].block) for u in value.consumers} - {source}:
@@ -105,7 +118,7 @@ def _parts(problem: Problem, stage_of: Sequence[int]) -> dict[tuple[int, int], P
         key: Part(
             forward_s=forward_s[key],
             gain_bytes=problem.in_flight[key[0]] * (saved[key] - inputs.get(key, 0)),
-            peak_bytes=saved[key],
+            peak_bytes=saved[key] + beyond[key] - tails[key[0]],
         )
         for key in forward_s
     }
@@ -164,8 +177,9 @@ class _Blocks:
         saved = table.block_prefix([unit.saved_bytes for unit in units])
         self.forward_s = forward_s[:, stop] - forward_s[:, start]
         self.saved = saved[:, stop] - saved[:, start]
-        held = table.transient_bytes[start, stop]
-        self.peak = (self.saved - held).clip(0)
+        tail = table.tail_saved_bytes[start, stop]
+        most = self.saved + table.block_beyond(start, stop) - tail
+        self.peak = (most - table.plain_peak_bytes[start, stop]).clip(0)
         """What recomputing brings back beyond what a backward holds anyway."""
         self.gain = self.saved.copy()
         by_block: dict[int, list[int]] = {}
@@ -184,7 +198,7 @@ class _Blocks:
         excess = (self.table.memory_bytes(in_flight) - limit)[self.wanted]
         choose = self.exact_s if exact else self.greedy_s
         spent_s[self.wanted] = choose(excess, in_flight)
-        spent_s[self.table.static_bytes + self.table.step_bytes > limit] = math.inf
+        spent_s[self.table.stepping_bytes > limit] = math.inf
         return spent_s
 
     def exact_s(self, excess: Floats, in_flight: int) -> Floats:

@@ -34,6 +34,8 @@ class _Stage:
     static: int = 0
     step: int = 0
     transient: int = 0
+    tail_transient: int = 0
+    tail_saved: int = 0
     saved: int = 0
     received: int = 0
     sent: int = 0
@@ -41,6 +43,14 @@ class _Stage:
         default_factory=lambda: defaultdict(int)
     )
     """Bytes that recomputing each block brings back."""
+    beyond: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """The most that a unit of each such block holds beyond that."""
+
+    def peak(self, reserved: int) -> int:
+        """What the larger of two moments of a backward holds on top."""
+        blocks = [size + self.beyond[b] for b, size in self.brought_back.items()]
+        before_tail = max([reserved + self.transient, *blocks]) - self.tail_saved
+        return max(self.tail_transient, before_tail)
 
 
 def recount(
@@ -52,10 +62,16 @@ def recount(
         here = stages[place]
         here.static += unit.static_bytes
         here.step += unit.step_bytes
-        here.transient = max(here.transient, unit.transient_bytes)
+        if unit.tail:
+            here.tail_transient = max(here.tail_transient, unit.transient_bytes)
+            here.tail_saved += unit.saved_bytes
+        else:
+            here.transient = max(here.transient, unit.transient_bytes)
         here.work_s += unit.backward_s + (2 if again else 1) * unit.forward_s
         if again:
             here.brought_back[unit.block] += unit.saved_bytes
+            most = max(here.beyond[unit.block], unit.beyond_bytes)
+            here.beyond[unit.block] = most
         else:
             here.saved += unit.saved_bytes
     for value in problem.values:
@@ -133,10 +149,9 @@ def _memory(
         tie for tie in problem.ties if any(stage_of[unit] in held for unit in tie.units)
     ]
     here = [(stages[s], problem.in_flight[s]) for s in held]
-    peak = max(max([s.transient, *s.brought_back.values()]) for s, _ in here)
-    peak += problem.reserved_bytes
-    kept = sum(count * (s.saved + 2 * s.received) for s, count in here)
-    training = peak + kept + sum(s.received + s.sent for s, _ in here)
+    peak = max(s.peak(problem.reserved_bytes) for s, _ in here)
+    kept = sum(count * (s.saved + 2 * s.received + s.sent) for s, count in here)
     stepping = sum(s.step for s, _ in here) + sum(tie.step_bytes for tie in ties)
     static = sum(s.static for s, _ in here) + sum(tie.static_bytes for tie in ties)
-    return static + max(training, stepping)
+    buffers = sum(s.received + s.sent for s, _ in here) + problem.engine_bytes
+    return static + buffers + max(peak + kept, stepping)

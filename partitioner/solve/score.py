@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+from partitioner.solve.score_memory import Moments, held_bytes, saved_bytes
 
-    from partitioner.solve.problem import Problem, Tie, Unit
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partitioner.solve.problem import Problem
 
 __all__ = ["RankScore", "Score", "StageScore", "score"]
 
 RECEIVED_COPIES = 2
-"""A received tensor exists twice per micro-batch in flight: as leaf and as clone."""
+"""A received tensor exists twice per micro-batch in flight: packed, as the leaf whose
+gradient goes back, and unpacked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +35,20 @@ class StageScore:
     """Saved for backward, over all micro-batches in flight."""
     received_bytes: int
     """Received values kept, over all micro-batches in flight."""
-    recompute_peak_bytes: int
-    """What recomputing the largest block brings back for a moment."""
+    sent_kept_bytes: int
+    """What was sent and waits for its gradient, over all micro-batches in flight."""
     wire_bytes: int
-    """One buffer for what is received and one for what is sent."""
+    """One buffer for what is received and one for the gradient of what is sent."""
+    recompute_peak_bytes: int
+    """The most that recomputing a block brings back, with its backward."""
     reserved_bytes: int
     """What any backward holds for a moment: gradients of activations."""
     transient_bytes: int
-    """What the backward of one unit here holds beyond that (a large loss)."""
+    """What the backward of one unit here, not of the tail, holds beyond that."""
+    tail_saved_bytes: int
+    """Part of what one micro-batch saved that is gone when a block's backward runs."""
+    tail_transient_bytes: int
+    """The most that the backward of a unit of the tail holds (a large loss)."""
     step_bytes: int
     """What the optimizer's step needs on top of the static bytes."""
     sent_bytes: int
@@ -54,22 +63,34 @@ class StageScore:
     @property
     def memory_bytes(self) -> int:
         """Peak memory of the stage: in training or in the optimizer's step."""
-        return self.static_bytes + max(self.activation_bytes, self.step_bytes)
+        stepping = self.wire_bytes + self.step_bytes
+        return self.static_bytes + max(self.activation_bytes, stepping)
 
     @property
     def activation_bytes(self) -> int:
         """Peak of everything that is not there for the whole run, in training."""
-        return self.kept_bytes + self.reserved_bytes + self.peak_bytes
+        return self.kept_bytes + self.peak_bytes
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """What micro-batches in flight hold."""
+        return self.saved_bytes + self.received_bytes + self.sent_kept_bytes
 
     @property
     def kept_bytes(self) -> int:
         """What micro-batches in flight hold, and the buffers of the wire."""
-        return self.saved_bytes + self.received_bytes + self.wire_bytes
+        return self.in_flight_bytes + self.wire_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """The larger of what one block's recomputation and one unit's backward hold."""
-        return max(self.recompute_peak_bytes, self.transient_bytes)
+        """What the larger of two moments of a backward holds on top."""
+        return max(self.tail_transient_bytes, self.block_moment_bytes)
+
+    @property
+    def block_moment_bytes(self) -> int:
+        """What a backward holds on top once its tail is done; may be below zero."""
+        plain = self.reserved_bytes + self.transient_bytes
+        return max(plain, self.recompute_peak_bytes) - self.tail_saved_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,31 +146,34 @@ def score(
         Time and memory of every stage, in seconds and bytes.
     """
     communication_s, hop_bytes = _communication(problem, stage_of)
-    static = _held_bytes(problem, stage_of, attrgetter("static_bytes"))
-    saved, peak = _saved_bytes(problem, stage_of, recomputed)
-    step = _held_bytes(problem, stage_of, attrgetter("step_bytes"))
+    static = held_bytes(problem, stage_of, attrgetter("static_bytes"))
+    saved, peak = saved_bytes(problem, stage_of, recomputed)
+    moments = [Moments() for _ in range(problem.stages)]
+    step = held_bytes(problem, stage_of, attrgetter("step_bytes"))
     forward_s = [0.0] * problem.stages
     backward_s = [0.0] * problem.stages
     recompute_s = [0.0] * problem.stages
-    transient = [0] * problem.stages
     for unit, stage, again in zip(problem.units, stage_of, recomputed, strict=True):
         forward_s[stage] += unit.forward_s
         backward_s[stage] += unit.backward_s
         recompute_s[stage] += unit.forward_s if again else 0.0
-        transient[stage] = max(transient[stage], unit.transient_bytes)
+        moments[stage].add(unit)
     rows = tuple(
         StageScore(
             forward_s=forward_s[s] / problem.speed(s),
             backward_s=backward_s[s] / problem.speed(s),
             recompute_s=recompute_s[s] / problem.speed(s),
             communication_s=communication_s[s],
-            static_bytes=static[s],
+            static_bytes=static[s] + problem.engine_bytes * (s < problem.ranks),
             saved_bytes=problem.in_flight[s] * saved[s],
             received_bytes=problem.in_flight[s] * RECEIVED_COPIES * hop_bytes[s],
-            recompute_peak_bytes=peak[s],
+            sent_kept_bytes=problem.in_flight[s] * hop_bytes[s + 1],
             wire_bytes=hop_bytes[s] + hop_bytes[s + 1],
+            recompute_peak_bytes=peak[s],
             reserved_bytes=problem.reserved_bytes,
-            transient_bytes=transient[s],
+            transient_bytes=moments[s].transient_bytes,
+            tail_saved_bytes=moments[s].tail_saved_bytes,
+            tail_transient_bytes=moments[s].tail_transient_bytes,
             step_bytes=step[s],
             sent_bytes=hop_bytes[s + 1],
         )
@@ -174,9 +198,9 @@ def _weighted(weights: tuple[float, float], times: Sequence[float]) -> float:
 
 def _rank(rows: Sequence[StageScore]) -> RankScore:
     """Sum the stages of a rank; only one backward runs at a time."""
-    activations = sum(row.kept_bytes for row in rows) + rows[0].reserved_bytes
+    activations = sum(row.kept_bytes for row in rows)
     activations += max(row.peak_bytes for row in rows)
-    step = sum(row.step_bytes for row in rows)
+    step = sum(row.wire_bytes + row.step_bytes for row in rows)
     return RankScore(
         time_s=sum(row.time_s for row in rows),
         memory_bytes=sum(row.static_bytes for row in rows) + max(activations, step),
@@ -224,60 +248,3 @@ def _boundaries(
             hop_s[boundary] += value.crossing_s(far=problem.is_far(boundary))
             hop_bytes[boundary] += value.wire_bytes
     return hop_s, hop_bytes
-
-
-def _held_bytes(
-    problem: Problem, stage_of: Sequence[int], read: Callable[[Unit | Tie], int]
-) -> list[int]:
-    """Sum some bytes of units by stage, and of each tie once for each rank."""
-    held = [0] * problem.stages
-    for unit, stage in zip(problem.units, stage_of, strict=True):
-        held[stage] += read(unit)
-    for tie in problem.ties:
-        for stage in _holders(problem, stage_of, tie):
-            held[stage] += read(tie)
-    return held
-
-
-def _holders(problem: Problem, stage_of: Sequence[int], tie: Tie) -> Iterable[int]:
-    """Return the stages that hold a copy of a tie: of each rank the first."""
-    held: dict[int, int] = {}
-    for stage in sorted({stage_of[unit] for unit in tie.units}):
-        held.setdefault(problem.rank_of(stage), stage)
-    return held.values()
-
-
-def _saved_bytes(
-    problem: Problem, stage_of: Sequence[int], recomputed: Sequence[bool]
-) -> tuple[list[int], list[int]]:
-    """Return what one micro-batch keeps and the largest recomputed block, by stage."""
-    saved = [0] * problem.stages
-    parts: dict[tuple[int, int], int] = {}  # (stage, block): bytes brought back
-    for unit, stage, again in zip(problem.units, stage_of, recomputed, strict=True):
-        if again:
-            part = (stage, unit.block)
-            parts[part] = parts.get(part, 0) + unit.saved_bytes
-        else:
-            saved[stage] += unit.saved_bytes
-    peak = [0] * problem.stages
-    for (stage, _), part_bytes in parts.items():
-        peak[stage] = max(peak[stage], part_bytes)
-    if parts:
-        for stage, read_bytes in _block_reads(problem, stage_of, recomputed):
-            saved[stage] += read_bytes
-    return saved, peak
-
-
-def _block_reads(
-    problem: Problem, stage_of: Sequence[int], recomputed: Sequence[bool]
-) -> Iterator[tuple[int, int]]:
-    """Yield (stage, bytes) of each value that a recomputed block reads from outside."""
-    part_of = [
-        (stage, unit.block) if again else None
-        for unit, stage, again in zip(problem.units, stage_of, recomputed, strict=True)
-    ]
-    for value in problem.values:
-        readers = {part_of[reader] for reader in value.consumers}
-        for part in readers - {part_of[value.producer]}:
-            if part is not None:
-                yield part[0], value.wire_bytes

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from partitioner.capture import capture
 from partitioner.cost import price, problem, resolve
@@ -309,6 +310,49 @@ def test_what_no_kernel_takes_is_products_and_keeps_the_matrix():
     # A fused backward computes the matrix again; products kept it.
     assert half.backward_flops == 5 * half.forward_flops // 2
     assert full.backward_flops == 2 * full.forward_flops == 2 * half.forward_flops
+
+
+class Projected(nn.Module):
+    """Attention in products, and the projection that keeps its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Grouped()
+        self.out = nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, x):
+        return self.out(self.attention(x).transpose(1, 2).reshape(x.shape))
+
+
+def test_a_layer_behind_products_keeps_their_result():
+    model, x = Projected(), torch.randn(BATCH, LENGTH, HIDDEN)
+    with sdpa_kernel(SDPBackend.MATH):
+        kept = really_kept(model, x)
+    costs = priced(model, x, dtype=torch.float32).costs.values()
+    assert sum(cost.saved_bytes for cost in costs) == kept
+
+
+def test_a_softmax_s_backward_needs_a_matrix_more_on_a_gpu():
+    class Softmax(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = nn.Linear(HIDDEN, HIDDEN)
+
+        def forward(self, x):
+            return self.rows(x).softmax(-1)
+
+    def held(device):
+        x = torch.randn(BATCH, LENGTH, HIDDEN)
+        costed = priced(Softmax(), x, device, dtype=torch.float32)
+        return max(
+            cost.transient_bytes
+            for node, cost in costed.costs.items()
+            if node.target == "softmax"
+        )
+
+    matrix = 4 * BATCH * LENGTH * HIDDEN
+    assert held("cpu") == 2 * matrix  # the gradients of result and argument
+    assert held("h100") == 3 * matrix
 
 
 class Biased(nn.Module):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from partitioner.cost.memory import REDUCE_BUCKET
 from partitioner.emit.ds_config import ds_config
 from partitioner.errors import OptionError
 from partitioner.graph import ModelGraph
@@ -15,7 +16,7 @@ from partitioner.options import Options
 from tests.captured import captured
 
 
-def options(optimizer: str = "adamw") -> Options:
+def options(optimizer: str = "adamw", **changes: Any) -> Options:
     return Options.checked(
         stages=2,
         micro_batches=6,
@@ -26,6 +27,7 @@ def options(optimizer: str = "adamw") -> Options:
         solver="cbc",
         gap=0.01,
         time_limit_s=1,
+        **changes,
     )
 
 
@@ -186,3 +188,28 @@ def test_deepspeed_takes_torchs_optimizers_where_it_would_not_by_itself():
     assert ds_config(graph, options("sgd"), zero)["zero_allow_untested_optimizer"]
     mine = config(zero_force_ds_cpu_optimizer=True, zero_optimization=offload)
     assert mine["zero_force_ds_cpu_optimizer"] is True
+
+
+def test_zero_is_that_of_the_plan():
+    graph = captured("mlp")
+    plain = ds_config(graph, options(zero_stage=1), {})["zero_optimization"]
+    assert plain["stage"] == 1
+    assert plain["reduce_bucket_size"] == REDUCE_BUCKET
+    assert "offload_optimizer" not in plain
+    both = options(zero_stage=1, offload_optimizer=True)
+    found = ds_config(graph, both, {})
+    assert found["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
+    assert found["zero_force_ds_cpu_optimizer"] is False
+
+
+@pytest.mark.parametrize(
+    ("zero", "words"),
+    [
+        ({"stage": 0, "offload_optimizer": {"device": "none"}}, "counted for stage 1"),
+        ({"offload_optimizer": {"device": "none"}}, "nothing is offloaded"),
+    ],
+)
+def test_less_than_the_plan_counts_on_is_refused(zero, words):
+    both = options(zero_stage=1, offload_optimizer=True)
+    with pytest.raises(OptionError, match=words):
+        ds_config(captured("mlp"), both, {"zero_optimization": zero})

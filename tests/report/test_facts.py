@@ -151,18 +151,35 @@ def test_long_lists_are_cut_with_a_count() -> None:
 
 def test_the_fullest_stage_says_what_fills_it() -> None:
     roomy = stage_document(0, ["a"], memory_bytes=5 * GIB)
-    full = stage_document(1, ["b"], memory_bytes=5 * GIB + 512 * MIB)
+    full = stage_document(1, ["b"], memory_bytes=5 * GIB + 640 * MIB)
     assert " ".join(facts(stages=[roomy, full])["memory"]) == (
-        "stage 1, the fullest: 5.50 GiB = 3.00 GiB parameters and optimizer + "
-        "2.00 GiB activations in flight + 128 MiB wire buffers + "
-        "128 MiB gradients of activations + 256 MiB one layer recomputed"
+        "stage 1, the fullest: 5.62 GiB = 512 MiB weights + 512 MiB gradients + "
+        "2.00 GiB optimizer states + 128 MiB wire buffers + "
+        "2.00 GiB activations in flight + 128 MiB sent tensors + "
+        "384 MiB one layer recomputed, and its backward"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tail_transient_bytes": 384 * MIB}, "384 MiB backward after the last layer"),
+        ({"reserved_bytes": GIB, "peak_bytes": GIB}, "1.00 GiB gradients of"),
+        ({"static_bytes": 3 * GIB + 64 * MIB}, "64.0 MiB buffers of ZeRO"),
+    ],
+)
+def test_the_moment_and_the_buffers_are_named(changes, words) -> None:
+    memory = {**stage_document(0, ["a"])["memory"], **changes}
+    stage = stage_document(0, ["a"], memory=memory)
+    told = facts(stages=[stage], bottleneck_stage=0)["memory"]
+    assert words in " ".join(told)
 
 
 def test_the_optimizer_s_step_is_named_where_it_is_the_peak() -> None:
     memory = {**stage_document(0, ["a"])["memory"], "step_bytes": 4 * GIB}
     stage = stage_document(0, ["a"], memory=memory, memory_bytes=7 * GIB)
     assert facts(stages=[stage], bottleneck_stage=0)["memory"] == [
-        "stage 0, the fullest: 7.00 GiB = 3.00 GiB parameters and optimizer + "
+        "stage 0, the fullest: 7.00 GiB = 512 MiB weights + 512 MiB gradients + "
+        "2.00 GiB optimizer states + 128 MiB wire buffers + "
         "4.00 GiB the optimizer's step (activations need less)"
     ]

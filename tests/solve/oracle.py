@@ -182,6 +182,7 @@ def _plain(draw, max_units, limited, checkpointing, *, rich, far) -> Problem:
     size = st.sampled_from([0, 0, 1, 4, 16])
     far_seconds = st.sampled_from([6.0, 2.0, 0.5, 0.0, None])
     pins = st.sampled_from([None] * 12 + [0, -1]) if rich else st.none()
+    blocks = [draw(st.sampled_from([-1, 0, 0, 1, 2])) for _ in range(count)]
     units = tuple(
         Unit(
             name=f"u{index}",
@@ -191,10 +192,12 @@ def _plain(draw, max_units, limited, checkpointing, *, rich, far) -> Problem:
             static_bytes=draw(size),
             trainable=draw(st.sampled_from([True, True, True, False])),
             frozen=draw(st.sampled_from([False, False, True])),
-            block=draw(st.sampled_from([-1, 0, 0, 1, 2])),
+            block=blocks[index],
             pinned_stage=draw(pins),
             step_bytes=draw(size),
             transient_bytes=draw(st.sampled_from([0, 0, 2, 8])),
+            beyond_bytes=draw(st.sampled_from([0, 0, 0, 4])),
+            tail=blocks[index] < 0 and draw(st.booleans()),
         )
         for index in range(count)
     )
@@ -228,6 +231,7 @@ def _plain(draw, max_units, limited, checkpointing, *, rich, far) -> Problem:
         ),
         memory_limit_bytes=draw(st.integers(20, 120)) if has_limit else None,
         reserved_bytes=draw(st.sampled_from([0, 3])),
+        engine_bytes=draw(st.sampled_from([0, 0, 5])),
         order_edges=tuple((min(e), max(e)) for e in edges if e[0] != e[1]),
         ties=tuple(
             Tie(

@@ -48,7 +48,9 @@ def test_memory_of_a_problem_worked_out_by_hand():
     assert first.saved_bytes == 0
     assert first.recompute_peak_bytes == 30
     assert (first.received_bytes, first.wire_bytes, first.sent_bytes) == (0, 10, 10)
-    assert first.memory_bytes == 1300 + 30 + 10
+    # What it has sent waits, packed, for its gradient.
+    assert first.sent_kept_bytes == 2 * 10
+    assert first.memory_bytes == 1300 + 30 + 20 + 10
     # Stage 1 holds one: 40 saved, both values received twice, one buffer of them.
     assert second.memory_bytes == 1400 + 40 + 20 + 10
 
@@ -151,11 +153,37 @@ def test_backward_holds_the_largest_transient_and_what_is_reserved():
         for unit, size in zip(PROBLEM.units, (5, 9, 0), strict=True)
     )
     problem = dataclasses.replace(PROBLEM, units=units, reserved_bytes=100)
-    first, second = score(problem, (0, 0, 1), (True, True, False)).stages
+    first, second = score(problem, (0, 0, 1), (False, False, False)).stages
     assert (first.transient_bytes, second.transient_bytes) == (9, 0)
-    assert first.memory_bytes == 1300 + 30 + 10 + 100  # 30 brought back, more than 9
-    kept, _ = score(problem, (0, 0, 1), (False, False, False)).stages
-    assert kept.memory_bytes == 1300 + 2 * 30 + 10 + 100 + 9
+    assert first.memory_bytes == 1300 + 2 * (30 + 10) + 10 + 100 + 9
+
+
+def test_a_recomputed_block_comes_back_with_its_own_backward():
+    units = tuple(
+        dataclasses.replace(unit, beyond_bytes=size)
+        for unit, size in zip(PROBLEM.units, (5, 9, 0), strict=True)
+    )
+    problem = dataclasses.replace(PROBLEM, units=units, reserved_bytes=38)
+    first, second = score(problem, (0, 0, 1), (True, True, False)).stages
+    assert first.recompute_peak_bytes == 10 + 20 + 9
+    assert first.peak_bytes == 39  # more than is reserved
+    assert second.peak_bytes == 38
+
+
+def test_of_the_moments_before_and_in_the_tail_the_larger_counts():
+    def peak(tail_transient, reserved):
+        last = dataclasses.replace(
+            PROBLEM.units[2], block=-1, tail=True, transient_bytes=tail_transient
+        )
+        units = (*PROBLEM.units[:2], last)
+        problem = dataclasses.replace(PROBLEM, units=units, reserved_bytes=reserved)
+        row = score(problem, (0, 1, 1), (False, False, False)).stages[1]
+        assert row.saved_bytes == 20 + 40  # the tail's as well
+        return row.peak_bytes
+
+    assert peak(tail_transient=30, reserved=60) == 30
+    assert peak(tail_transient=30, reserved=80) == 80 - 40  # its 40 are gone by then
+    assert peak(tail_transient=0, reserved=0) == 0
 
 
 def test_the_optimizer_s_step_counts_where_it_needs_more():
@@ -166,6 +194,7 @@ def test_the_optimizer_s_step_counts_where_it_needs_more():
     ties = (dataclasses.replace(PROBLEM.ties[0], step_bytes=50),)
     problem = dataclasses.replace(PROBLEM, units=units, ties=ties)
     first, second = score(problem, (0, 0, 1), (True, True, False)).stages
-    assert first.memory_bytes == 1300 + 20 + 30 + 50  # more than 40 of activations
+    # More than 50 of activations; the buffer of the wire is there all the time.
+    assert first.memory_bytes == 1300 + 10 + 20 + 30 + 50
     assert second.step_bytes == 4 + 50
     assert second.memory_bytes == 1400 + 40 + 20 + 10  # less than activations
