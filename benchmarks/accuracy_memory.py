@@ -138,14 +138,13 @@ class Kinds:
         weights = [*module.parameters(), *module.buffers()]
         own = {tensor.untyped_storage().data_ptr() for tensor in weights}
         stepped = [p for group in inner.param_groups for p in group["params"]]
-        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        gradients = getattr(optimizer, "fp32_groups_gradients_flat", None)
+        if gradients is None:  # else those of one micro-batch come and go beside them
+            gradients = [p.grad for p in module.parameters() if p.grad is not None]
         states = [t for state in inner.state.values() for t in state.values()]
         return {
             "weight_bytes": weights,
-            "gradient_bytes": [
-                *gradients,
-                *getattr(optimizer, "fp32_groups_gradients_flat", []),
-            ],
+            "gradient_bytes": gradients,
             "master_bytes": [
                 p for p in stepped if p.untyped_storage().data_ptr() not in own
             ],

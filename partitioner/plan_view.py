@@ -271,7 +271,7 @@ _MEMORY = (
     "recompute_peak_bytes",
     "reserved_bytes",
     "transient_bytes",
-    "tail_saved_bytes",
+    "freed_bytes",
     "tail_transient_bytes",
     "step_bytes",
 )

@@ -4,10 +4,10 @@ Per element of a trainable parameter under DeepSpeed 0.19, R replicas, n states 
 optimizer (see ``OPTIMIZER_STATES``):
 
 ====  ========  ======  ========  ===========  ======  ======  ===================
-ZeRO  type      weight  gradient  accumulated  master  states  in a step, Adam
+ZeRO  type      weight  gradient  in backward  master  states  in a step, Adam
 ====  ========  ======  ========  ===========  ======  ======  ===================
 0     float32   4       4         –            –       4n      4
-0     bfloat16  2       2         2            4/R     4n/R    8/R
+0     bfloat16  2       2         (2)          4/R     4n/R    8/R
 0     float16   2       2         –            4       4n      8
 1     float32   4       4         –            4/R     4n/R    4/R or 8/R - 4
 1     bfloat16  2       2         –            4/R     4n/R    2/R or 8/R - 2
@@ -21,7 +21,8 @@ Where these are (``deepspeed/runtime``):
   ``bf16_optimizer.py: BF16_Optimizer._setup_for_real_optimizer``, which shares master
   copies and states among the replicas even then (``fp32_groups_flat_partition``), and
   adds gradients up in ``fp32_groups_gradients_flat``, in the type in which gradients
-  accumulate: the parameters' unless configured.
+  accumulate: the parameters' unless configured. Those of one micro-batch come during
+  its backward and are let go at its end (``runtime.gradient_sums``).
 - With ZeRO 1: ``zero/stage_1_and_2.py: DeepSpeedZeroOptimizer``, whatever the type
   (``single_partition_of_fp32_groups``, which float32 has twice then). Gradients stay
   whole until they are reduced, into a buffer of this rank's share
@@ -32,8 +33,8 @@ Where these are (``deepspeed/runtime``):
 In a step torch's ``foreach`` Adam takes the square root of all second moments at once
 (4 bytes of 8; the other 4 are the gradient in float32), and in plain float32 the
 engine copies gradients to reduce them. On an H200 the allocator held 16.1 bytes per
-bfloat16 parameter between steps of AdamW (its gradient is freed then), and 12.1 per
-float32 parameter. A frozen parameter or a buffer is its weight alone.
+bfloat16 parameter between steps of AdamW, and 12.1 per float32 parameter (its gradient
+is freed then). A frozen parameter or a buffer is its weight alone.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class HeldBytes:
     weight_bytes: int = 0
     """Parameters and buffers, in the type of the engine."""
     gradient_bytes: int = 0
-    """Gradients: of a micro-batch, and where that is another tensor, added up."""
+    """Gradients, added up over micro-batches."""
     master_bytes: int = 0
     """Copies of the parameters in float32."""
     optimizer_bytes: int = 0
@@ -146,6 +147,12 @@ class Engine:
         """
         return sum(map(self._step, weights))
 
+    def passing(self, weights: Iterable[Weight]) -> int:
+        """Return the gradients of a micro-batch that are not where they are summed."""
+        if not self._bfloat16:
+            return 0
+        return sum(weight.nbytes for weight in weights if weight.trainable)
+
     def buffer_bytes(self, weights: Iterable[Weight]) -> int:
         """Return the buffers that ZeRO has on any rank.
 
@@ -174,14 +181,13 @@ class Engine:
     def _held(self, weight: Weight) -> HeldBytes:
         if not weight.trainable:
             return HeldBytes(weight_bytes=weight.nbytes)
-        gradients = weight.nbytes * (2 if self._bfloat16 else 1)
         full = weight.numel * max(weight.itemsize, FULL_ITEMSIZE)
         has_master = self.zero_stage or weight.nbytes < full
         states = optimizer_states(self.optimizer)
         here = not self.offload_optimizer
         return HeldBytes(
             weight_bytes=weight.nbytes,
-            gradient_bytes=gradients,
+            gradient_bytes=weight.nbytes,
             master_bytes=self._share(full) if has_master and here else 0,
             optimizer_bytes=states * self._share(full) * here,
         )

@@ -97,7 +97,16 @@ def problem(
     held = moments(costed, found, blocks)
     return Problem(
         units=tuple(
-            _units(costed, found, owners, blocks, held, stages=stages, engine=engine)
+            _units(
+                costed,
+                found,
+                owners,
+                blocks,
+                held,
+                stages=stages,
+                engine=engine,
+                keeps=checkpointing != "all",
+            )
         ),
         values=(*_values(costed, found, cluster), *_openings(costed, found)),
         stages=stages,
@@ -110,7 +119,7 @@ def problem(
         ties=tuple(
             Tie(
                 units=readers,
-                static_bytes=engine.held(weights),
+                static_bytes=engine.held(weights) + engine.passing(weights),
                 step_bytes=engine.step(weights),
                 gradient_bytes=_gradient_bytes(weights),
             )
@@ -179,6 +188,7 @@ def _units(
     *,
     stages: int,
     engine: Engine,
+    keeps: bool,
 ) -> Iterable[Unit]:
     # A parameter counts where it is used first.
     trains, freezes = (
@@ -194,6 +204,10 @@ def _units(
     for index, nodes in enumerate(found.nodes):
         cost = sum((costed.costs[node] for node in nodes), NodeCost())
         weights = owners.get((index,), ())
+        # Gradients of a micro-batch come where what it had saved has gone: of the tail
+        # that counts as gone already, and of what is recomputed nothing was saved.
+        gone = held.tail[index] or (blocks[index] >= 0 and not keeps)
+        kept = 0 if gone else cost.saved_bytes
         yield Unit(
             name=info(nodes[0]).id,
             forward_s=cost.forward_s,
@@ -204,6 +218,7 @@ def _units(
             transient_bytes=held.transient_bytes[index],
             beyond_bytes=held.beyond_bytes[index],
             tail=held.tail[index],
+            passing_bytes=max(0, engine.passing(weights) - kept),
             trainable=index in trains,
             frozen=index in freezes,
             block=blocks[index],

@@ -98,10 +98,10 @@ class IntervalMemory(ABC):
         return table
 
     @cached_property
-    def tail_saved_bytes(self) -> Floats:
-        """What the units of the tail save in one micro-batch."""
+    def freed_bytes(self) -> Floats:
+        """Room that a backward has made once its tail is done."""
         units = self.groups.problem.units
-        saved = self.prefix([float(unit.saved_bytes * unit.tail) for unit in units])
+        saved = self.prefix([float(unit.freed_bytes) for unit in units])
         table: Floats = saved[None, :] - saved[:, None]
         return table
 
@@ -110,7 +110,7 @@ class IntervalMemory(ABC):
         """What a backward holds for a moment if it recomputes nothing."""
         before = self.groups.problem.reserved_bytes + self._transient_bytes(tail=False)
         table: Floats = np.maximum(
-            self._transient_bytes(tail=True), before - self.tail_saved_bytes
+            self._transient_bytes(tail=True), before - self.freed_bytes
         )
         return table
 
@@ -185,6 +185,6 @@ class IntervalMemory(ABC):
         saved, peak = self.kept_bytes
         received, sent = self.cut_bytes[:, None], self.cut_bytes[None, :]
         carried = RECEIVED_COPIES * received + sent
-        moment = np.maximum(self.plain_peak_bytes, peak - self.tail_saved_bytes)
+        moment = np.maximum(self.plain_peak_bytes, peak - self.freed_bytes)
         training = in_flight * (saved + carried) + self._wire_bytes + moment
         return np.maximum(self.static_bytes + training, self.stepping_bytes)

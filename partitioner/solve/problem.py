@@ -51,6 +51,8 @@ class Unit:
     """What its backward holds beyond what the rest of its block has freed by then."""
     tail: bool = False
     """It runs after the last block; where a block runs backwards, its part is gone."""
+    passing_bytes: int = 0
+    """What takes the place of what its backward frees: gradients of one micro-batch."""
     pinned_stage: int | None = None
     """The only stage it may be on (negative counts from the last); None: any."""
     gradient_bytes: int = 0
@@ -65,6 +67,11 @@ class Unit:
         A stage without would be legal; only what is worth a stage is looked for.
         """
         return self.trainable or self.frozen
+
+    @property
+    def freed_bytes(self) -> int:
+        """Room that its backward has made by the time a block runs backwards."""
+        return self.saved_bytes * self.tail - self.passing_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +167,9 @@ class Problem:
     needs. In its tail: the largest ``transient_bytes`` of a tail unit. Before: the
     largest of ``reserved_bytes`` plus the ``transient_bytes`` of another unit, and for
     each recomputed block its ``saved_bytes`` plus the largest ``beyond_bytes`` in it;
-    less the ``saved_bytes`` of the tail units. While the optimizer steps,
-    ``step_bytes`` take the place of all but ``static_bytes`` and the wire buffers: the
-    larger counts.
+    plus the ``passing_bytes`` of all, less the ``saved_bytes`` of the tail units. While
+    the optimizer steps, ``step_bytes`` take the place of all but ``static_bytes`` and
+    the wire buffers: the larger counts.
 
     Time and memory of a rank are the sums over its stages; of a backward's moments the
     largest of its stages counts. The objective is a weighted sum of ``max`` and ``sum``

@@ -40,7 +40,7 @@ class MemoryRows:
         self.step = [0] * len(self.groups)
         self.transient = [0] * len(self.groups)
         self.tail_transient = [0] * len(self.groups)
-        self.tail_saved = [0] * len(self.groups)
+        self.freed = [0] * len(self.groups)
         self.saved = [0] * len(self.groups)
         self.block_s: dict[tuple[int, int], float] = defaultdict(float)
         self.block_bytes: dict[tuple[int, int], int] = defaultdict(int)
@@ -50,7 +50,7 @@ class MemoryRows:
             self.step[group] += unit.step_bytes
             most = self.tail_transient if unit.tail else self.transient
             most[group] = max(most[group], unit.transient_bytes)
-            self.tail_saved[group] += unit.saved_bytes * unit.tail
+            self.freed[group] += unit.freed_bytes
             self.saved[group] += unit.saved_bytes
             if unit.block >= 0:
                 self.block_s[unit.block, group] += unit.forward_s
@@ -102,7 +102,7 @@ class MemoryRows:
         found: list[Terms] = []
         for stage in stages:
             reserved = (1, float(self.problem.reserved_bytes))
-            before: Terms = [reserved, *self._tail_freed(stage)]
+            before: Terms = [reserved, *self._room(stage)]
             plain = [(before, self.transient), ([], self.tail_transient)]
             found.append(before)
             found += [
@@ -113,11 +113,11 @@ class MemoryRows:
             ]
         return found
 
-    def _tail_freed(self, stage: int) -> Terms:
-        """Return what is gone once the backward of the tail is done."""
+    def _room(self, stage: int) -> Terms:
+        """Return what makes room once the backward of the tail is done."""
         return [
             (self.program.on(group, stage), -float(size))
-            for group, size in enumerate(self.tail_saved)
+            for group, size in enumerate(self.freed)
             if size and self._possible(group, stage)
         ]
 
@@ -208,7 +208,7 @@ class MemoryRows:
         """Return what is recomputed, weighted by bytes, by seconds, and by block."""
         freed: Terms = []
         spent: Terms = []
-        parts: dict[int, Terms] = defaultdict(lambda: self._tail_freed(stage))
+        parts: dict[int, Terms] = defaultdict(lambda: self._room(stage))
         beyond: dict[int, Terms] = defaultdict(list)
         for (block, group), seconds in self.block_s.items():
             if block in chosen and self._possible(group, stage):

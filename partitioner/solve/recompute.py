@@ -64,7 +64,7 @@ def recomputed_units(
         return plain
     if problem.checkpointing != "auto":
         return None
-    tails = [row.tail_saved_bytes for row in found.stages]
+    tails = [row.freed_bytes for row in found.stages]
     parts = _parts(problem, stage_of, tails)
     chosen: set[tuple[int, int]] = set()
     for rank, over_bytes in enumerate(excess):
@@ -97,7 +97,7 @@ def _parts(
     Args:
         problem: What was to be placed.
         stage_of: Stage of each unit.
-        tails: ``saved_bytes`` of the tail units of each stage.
+        tails: ``freed_bytes`` of each stage.
     """
     units = problem.units
     forward_s: dict[tuple[int, int], float] = {}
@@ -177,7 +177,7 @@ class _Blocks:
         saved = table.block_prefix([unit.saved_bytes for unit in units])
         self.forward_s = forward_s[:, stop] - forward_s[:, start]
         self.saved = saved[:, stop] - saved[:, start]
-        tail = table.tail_saved_bytes[start, stop]
+        tail = table.freed_bytes[start, stop]
         most = self.saved + table.block_beyond(start, stop) - tail
         self.peak = (most - table.plain_peak_bytes[start, stop]).clip(0)
         """What recomputing brings back beyond what a backward holds anyway."""

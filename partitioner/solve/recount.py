@@ -35,7 +35,7 @@ class _Stage:
     step: int = 0
     transient: int = 0
     tail_transient: int = 0
-    tail_saved: int = 0
+    freed: int = 0
     saved: int = 0
     received: int = 0
     sent: int = 0
@@ -49,7 +49,7 @@ class _Stage:
     def peak(self, reserved: int) -> int:
         """What the larger of two moments of a backward holds on top."""
         blocks = [size + self.beyond[b] for b, size in self.brought_back.items()]
-        before_tail = max([reserved + self.transient, *blocks]) - self.tail_saved
+        before_tail = max([reserved + self.transient, *blocks]) - self.freed
         return max(self.tail_transient, before_tail)
 
 
@@ -64,9 +64,10 @@ def recount(
         here.step += unit.step_bytes
         if unit.tail:
             here.tail_transient = max(here.tail_transient, unit.transient_bytes)
-            here.tail_saved += unit.saved_bytes
+            here.freed += unit.saved_bytes
         else:
             here.transient = max(here.transient, unit.transient_bytes)
+        here.freed -= unit.passing_bytes
         here.work_s += unit.backward_s + (2 if again else 1) * unit.forward_s
         if again:
             here.brought_back[unit.block] += unit.saved_bytes

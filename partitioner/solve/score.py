@@ -45,8 +45,9 @@ class StageScore:
     """What any backward holds for a moment: gradients of activations."""
     transient_bytes: int
     """What the backward of one unit here, not of the tail, holds beyond that."""
-    tail_saved_bytes: int
-    """Part of what one micro-batch saved that is gone when a block's backward runs."""
+    freed_bytes: int
+    """Part of what one micro-batch saved that is gone when a block's backward runs,
+    less gradients that have come in its place."""
     tail_transient_bytes: int
     """The most that the backward of a unit of the tail holds (a large loss)."""
     step_bytes: int
@@ -90,7 +91,7 @@ class StageScore:
     def block_moment_bytes(self) -> int:
         """What a backward holds on top once its tail is done; may be below zero."""
         plain = self.reserved_bytes + self.transient_bytes
-        return max(plain, self.recompute_peak_bytes) - self.tail_saved_bytes
+        return max(plain, self.recompute_peak_bytes) - self.freed_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,7 @@ def score(
             recompute_peak_bytes=peak[s],
             reserved_bytes=problem.reserved_bytes,
             transient_bytes=moments[s].transient_bytes,
-            tail_saved_bytes=moments[s].tail_saved_bytes,
+            freed_bytes=moments[s].freed_bytes,
             tail_transient_bytes=moments[s].tail_transient_bytes,
             step_bytes=step[s],
             sent_bytes=hop_bytes[s + 1],

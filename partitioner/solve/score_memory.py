@@ -18,13 +18,13 @@ class Moments:
     """What backwards on a stage hold for a moment, by where they are."""
 
     transient_bytes: int = 0
-    tail_saved_bytes: int = 0
+    freed_bytes: int = 0
     tail_transient_bytes: int = 0
 
     def add(self, unit: Unit) -> None:
         """Count a unit in."""
+        self.freed_bytes += unit.freed_bytes
         if unit.tail:
-            self.tail_saved_bytes += unit.saved_bytes
             most = max(self.tail_transient_bytes, unit.transient_bytes)
             self.tail_transient_bytes = most
         else:

@@ -28,8 +28,8 @@ def weight(itemsize: int, *, trainable: bool = True) -> Weight:
         (torch.float32, "adamw", 16, 4),
         (torch.float32, "sgd-momentum", 12, 4),
         (torch.float32, "sgd", 8, 4),
-        (torch.bfloat16, "adamw", 18, 8),
-        (torch.bfloat16, "sgd", 10, 4),
+        (torch.bfloat16, "adamw", 16, 8),
+        (torch.bfloat16, "sgd", 8, 4),
         (torch.float16, "adamw", 16, 8),
     ],
 )
@@ -43,7 +43,7 @@ def test_bytes_of_one_element(dtype, optimizer, held, step):
     ("dtype", "zero", "kinds", "step"),
     [
         (torch.float32, 0, (4, 4, 0, 8), 4),
-        (torch.bfloat16, 0, (2, 4, 1, 2), 2),  # shared even so
+        (torch.bfloat16, 0, (2, 2, 1, 2), 2),  # shared even so
         (torch.float16, 0, (2, 2, 4, 8), 8),
         (torch.float32, 1, (4, 4, 1, 2), 1),
         (torch.bfloat16, 1, (2, 2, 1, 2), 0.5),
@@ -56,6 +56,13 @@ def test_four_replicas_share_what_deepspeed_shares(dtype, zero, kinds, step):
     assert tuple(asdict(found).values()) == tuple(kind * NUMEL for kind in kinds)
     assert engine.held([weight(dtype.itemsize)]) == sum(kinds) * NUMEL
     assert engine.step([weight(dtype.itemsize)]) == step * NUMEL
+
+
+def test_bfloat16_gradients_of_one_micro_batch_come_and_go():
+    engine = Engine(dtype=torch.bfloat16, optimizer="adamw")
+    assert engine.passing([weight(2), weight(2, trainable=False)]) == 2 * NUMEL
+    assert replace(engine, zero_stage=1).passing([weight(2)]) == 0
+    assert replace(engine, dtype=torch.float32).passing([weight(4)]) == 0
 
 
 def test_what_is_offloaded_leaves_weights_gradients_and_a_buffer():

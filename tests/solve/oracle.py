@@ -198,6 +198,7 @@ def _plain(draw, max_units, limited, checkpointing, *, rich, far) -> Problem:
             transient_bytes=draw(st.sampled_from([0, 0, 2, 8])),
             beyond_bytes=draw(st.sampled_from([0, 0, 0, 4])),
             tail=blocks[index] < 0 and draw(st.booleans()),
+            passing_bytes=draw(st.sampled_from([0, 0, 0, 4])),
         )
         for index in range(count)
     )

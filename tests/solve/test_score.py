@@ -186,6 +186,14 @@ def test_of_the_moments_before_and_in_the_tail_the_larger_counts():
     assert peak(tail_transient=0, reserved=0) == 0
 
 
+def test_gradients_that_pass_take_the_place_of_what_is_freed():
+    last = dataclasses.replace(PROBLEM.units[2], block=-1, tail=True, passing_bytes=7)
+    units = (PROBLEM.units[0], dataclasses.replace(last, tail=False), last)
+    problem = dataclasses.replace(PROBLEM, units=units, reserved_bytes=80)
+    row = score(problem, (0, 1, 1), (False, False, False)).stages[1]
+    assert row.peak_bytes == 80 - 40 + 7 + 7
+
+
 def test_the_optimizer_s_step_counts_where_it_needs_more():
     units = tuple(
         dataclasses.replace(unit, step_bytes=size)
