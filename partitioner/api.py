@@ -11,12 +11,15 @@ from partitioner.capture import capture
 from partitioner.cost import (
     Cost,
     DeviceProfile,
+    Loss,
     Measurements,
     PriceSource,
     find_given,
+    loss_graph,
     measure,
     problem_for,
     with_given,
+    with_loss,
 )
 from partitioner.cost.memory import optimizer_states
 from partitioner.errors import OptionError
@@ -27,7 +30,7 @@ from partitioner.solve import solve
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
@@ -66,6 +69,8 @@ def partition(
     zero_stage: int = 0,
     offload_optimizer: bool = False,
     measurements: Measurements | str | os.PathLike[str] | None = None,
+    loss_fn: Callable[[Any, Any], Any] | None = None,
+    example_labels: Any = None,
 ) -> Plan:
     """Cut a model into balanced pipeline stages.
 
@@ -115,13 +120,18 @@ def partition(
             of the optimizer among the replicas.
         offload_optimizer: Keep both in the host's memory (with ``zero_stage=1``).
         measurements: What ``partitioner measure`` timed on the device, or its file.
+        loss_fn: The loss that ``plan.initialize`` will be given, to price it on the
+            last stage: over a large vocabulary it takes as long as some layers. None:
+            the model computes its own, or none is priced.
+        example_labels: Labels of one micro-batch, for ``loss_fn``.
 
     Returns:
         The plan, which knows its bound and its gap.
 
     Raises:
         OptionError: An argument is out of range.
-        CostError: The measurements cannot be read, or not be taken.
+        CostError: The measurements cannot be read, or not be taken, or the loss cannot
+            be recorded.
         CaptureError: The forward cannot be recorded (its subclasses say why).
         InfeasibleError: No plan obeys the limits.
     """
@@ -144,6 +154,7 @@ def partition(
     )
     optimizer_states(options.optimizer)
     source = PriceSource.of(device, measurements)
+    loss = Loss.of(loss_fn, example_labels)
     if options.memory_limit_bytes is None:
         options = replace(options, memory_limit_bytes=source.profile.memory_bytes)
     graph = capture(
@@ -157,7 +168,10 @@ def partition(
         equal_stages=equal_stages,
     )
     given = find_given(graph, costs or {})
-    costed = with_given(source.price(graph), given)
+    costed = source.price(graph)
+    if loss:
+        costed = with_loss(costed, source.price(loss_graph(graph, loss)))
+    costed = with_given(costed, given)
     statement, units = problem_for(costed, options)
     assignment = solve(
         statement,
@@ -195,6 +209,8 @@ def measure_model(
     dtype: torch.dtype | str | None = None,
     device: str | None = None,
     compiled: bool = False,
+    loss_fn: Callable[[Any, Any], Any] | None = None,
+    example_labels: Any = None,
 ) -> Measurements:
     """Time the parts of a model here, to plan with them anywhere.
 
@@ -203,7 +219,9 @@ def measure_model(
         example_inputs: As for :func:`partition`.
         dtype: As for :func:`partition`.
         device: ``"cuda"`` or ``"cpu"``; None: the GPU that is present, else the CPU.
-        compiled: Repeated modules will run under ``torch.compile``.
+        compiled: Repeated modules, and the loss, will run under ``torch.compile``.
+        loss_fn: As for :func:`partition`.
+        example_labels: As for :func:`partition`.
 
     Returns:
         The timings, for ``partition(measurements=...)`` or :meth:`Measurements.save`.
@@ -211,8 +229,12 @@ def measure_model(
     Raises:
         PartitionerError: The model cannot be recorded, or the device is not known.
     """
+    loss = Loss.of(loss_fn, example_labels)
     graph = capture(model, example_inputs, dtype=_as_dtype(dtype))
-    return measure(graph, device=device, compiled=compiled)
+    found = measure(graph, device=device, compiled=compiled)
+    if loss:  # the cache on disk hands on what was timed before
+        found = measure(loss_graph(graph, loss), device=device, compiled=compiled)
+    return found
 
 
 def _as_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:

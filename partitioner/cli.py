@@ -63,7 +63,8 @@ def main() -> None:
 
     TARGET is model.py, model.py:attr or pkg.mod:attr, where attr is an nn.Module or a
     function that returns one. Without attr, the file's `model` or `build_model` is
-    taken. `example_inputs` in the same file is one micro-batch for the forward.
+    taken. `example_inputs` in the same file is one micro-batch for the forward;
+    `loss_fn` and `example_labels`, where both are there, are priced as the loss.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -221,7 +222,7 @@ def measure(
 
             timings = measure_model(
                 found.model,
-                example_inputs=found.example_inputs,
+                **found.arguments(),
                 dtype=dtype,
                 device=device,
                 compiled=compiled,

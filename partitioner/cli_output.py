@@ -42,9 +42,7 @@ def planned(target: str, options: Mapping[str, Any]) -> Iterator[Plan]:
         from partitioner.api import partition
 
         with status(f"planning {found.name}"):
-            plan = partition(
-                found.model, example_inputs=found.example_inputs, **options
-            )
+            plan = partition(found.model, **found.arguments(), **options)
         yield plan
 
 

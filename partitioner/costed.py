@@ -91,6 +91,8 @@ class CostedGraph:
     """The timings that were used; None: the profile priced everything."""
     given: tuple[GivenCost, ...] = ()
     """Costs that the user gave in place of prices."""
+    loss: NodeCost | None = None
+    """What the loss costs that the engine computes: it is counted at the output."""
     measured_share: float = 0.0
     """Share of the seconds that was measured."""
     host_bound: bool = False

@@ -13,8 +13,16 @@ from torch import nn
 
 from partitioner.capture import capture
 from partitioner.capture.inputs import CallArguments
-from partitioner.cost import DeviceProfile, Measurements, price, problem_for, with_given
+from partitioner.cost import (
+    DeviceProfile,
+    Measurements,
+    counted,
+    price,
+    problem_for,
+    with_given,
+)
 from partitioner.cost.given import GivenCost
+from partitioner.costed import NodeCost
 from partitioner.errors import (
     CaptureError,
     CostError,
@@ -187,6 +195,8 @@ def _bind(content: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
         measurements=timings
         and Measurements.from_dict(timings, where="the plan file's measurements"),
     )
+    if content.get("loss"):
+        priced = counted(priced, NodeCost(**content["loss"]))
     costed = with_given(priced, map(GivenCost.from_dict, content["costs"]))
     statement, units = problem_for(costed, options)
     again = set(content["recomputed_units"])

@@ -174,6 +174,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         },
         "constraints": _lists(asdict(plan.graph.constraints)),
         "costs": [entry.to_dict() for entry in plan.costed.given],
+        "loss": asdict(plan.costed.loss) if plan.costed.loss else None,
         "casts": plan.graph.casts,
         "inputs": [_input(spec) for spec in plan.graph.inputs],
         "objective_s": plan.objective_s,

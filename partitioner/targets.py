@@ -31,6 +31,8 @@ MODEL_NAMES = ("model", "build_model")
 """Attributes that are tried, in this order, when the target names none."""
 
 INPUTS_NAME = "example_inputs"
+LOSS_NAME, LABELS_NAME = "loss_fn", "example_labels"
+"""A loss is priced only with labels beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,17 @@ class Target:
     model: nn.Module
     example_inputs: Any = None
     """One micro-batch as the file gives it; None: the file has none."""
+    loss_fn: Any = None
+    example_labels: Any = None
+    """Loss and labels, if the file has both."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what planning and measuring are given of the file."""
+        return {
+            "example_inputs": self.example_inputs,
+            "loss_fn": self.loss_fn,
+            "example_labels": self.example_labels,
+        }
 
 
 @contextmanager
@@ -165,10 +178,25 @@ def _find(module: ModuleType, place: str, attribute: str, folder: Path) -> Targe
     attribute = attribute or _default_attribute(module, place)
     name = f"{place}:{attribute}"
     model = _build(_lookup(module, place, attribute), name, folder)
-    inputs = getattr(module, INPUTS_NAME, None)
-    if callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping)):
-        inputs = _call(inputs, f"{place}:{INPUTS_NAME}", folder)
-    return Target(name=name, model=model, example_inputs=inputs)
+    inputs, labels = (
+        _made(module, each, place, folder) for each in (INPUTS_NAME, LABELS_NAME)
+    )
+    loss_fn = getattr(module, LOSS_NAME, None) if labels is not None else None
+    return Target(
+        name=name,
+        model=model,
+        example_inputs=inputs,
+        loss_fn=loss_fn,
+        example_labels=labels if loss_fn is not None else None,
+    )
+
+
+def _made(module: ModuleType, name: str, place: str, folder: Path) -> Any:
+    """Return an attribute of the file, or what it returns if it is a function."""
+    found = getattr(module, name, None)
+    if callable(found) and not isinstance(found, (torch.Tensor, Mapping)):
+        return _call(found, f"{place}:{name}", folder)
+    return found
 
 
 def _default_attribute(module: ModuleType, place: str) -> str:

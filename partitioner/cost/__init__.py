@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partitioner.cost.given import Cost, find_given, with_given
+from partitioner.cost.loss import Loss, counted, loss_graph, with_loss
 from partitioner.cost.measure import measure
 from partitioner.cost.measurements import Measurements
 from partitioner.cost.pricing import price
@@ -14,10 +15,13 @@ from partitioner.cost.units import Units, units
 __all__ = [
     "Cost",
     "DeviceProfile",
+    "Loss",
     "Measurements",
     "PriceSource",
     "Units",
+    "counted",
     "find_given",
+    "loss_graph",
     "measure",
     "price",
     "problem",
@@ -25,4 +29,5 @@ __all__ = [
     "resolve",
     "units",
     "with_given",
+    "with_loss",
 ]

@@ -194,7 +194,7 @@ def with_given(costed: CostedGraph, given: Iterable[GivenCost]) -> CostedGraph:
     if not given:
         return costed
     costs, calls = dict(costed.costs), _calls(costed.graph)
-    by_id = {info(n).id: n for n in costed.graph.graph.nodes if _runs(n)}
+    by_id = {info(n).id: n for n in costed.graph.graph.nodes}
     covered: set[fx.Node] = set()
     for entry in given:
         for nodes in _meant(costed.graph, calls, by_id, entry):

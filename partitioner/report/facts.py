@@ -65,6 +65,8 @@ def _facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
     yield "gap", [_gap(plan)]
     yield "prices", [str(plan["provenance"]["prices"])]
     yield "solver", [_solver(plan["provenance"])]
+    if plan["loss"]:
+        yield "loss", [_loss(plan["loss"])]
     many = [
         ("checkpointed", [_checkpointed(s) for s in stages if s["checkpointed"]]),
         ("ties", [_tie(tie) for tie in plan["ties"]]),
@@ -183,6 +185,13 @@ def _tie(tie: Mapping[str, Any]) -> str:
     stages = ", ".join(str(stage) for stage in tie["stages"])
     plural = "s" if len(tie["stages"]) > 1 else ""
     return f"{tie['parameter']} on stage{plural} {stages}"
+
+
+def _loss(loss: Mapping[str, Any]) -> str:
+    forward, backward = (
+        format_seconds(loss[f"{w}_s"]) for w in ("forward", "backward")
+    )
+    return f"{forward} forward, {backward} backward, on the last stage"
 
 
 def _given_costs(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["measured_costs", "without_measured"]
 
-_RUNS = frozenset({"compute", "late"})
+_RUNS = frozenset({"compute", "late", "output"})
+"""What takes time; the loss is counted at the output."""
 _HINT = "give the plan that ran when the trace was recorded"
 
 
