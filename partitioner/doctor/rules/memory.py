@@ -28,10 +28,9 @@ _PARTS = {
     "static_bytes": "parameters, gradients and optimizer",
     "saved_bytes": "activations in flight",
     "received_bytes": "received tensors",
+    "sent_kept_bytes": "sent tensors",
     "wire_bytes": "wire buffers",
-    "reserved_bytes": "gradients of activations",
-    "recompute_peak_bytes": "one block recomputed",
-    "transient_bytes": "backward of the largest operation",
+    "peak_bytes": "the worst moment of a backward",
 }
 _WITH_BATCH = tuple(name for name in _PARTS if name != "static_bytes")
 
@@ -72,7 +71,7 @@ def _severity(stage: Mapping[str, Any]) -> Severity:
 
 def _breakdown(memory: Mapping[str, int]) -> str:
     largest = sorted(_PARTS, key=lambda name: -memory[name])
-    parts = [f"{format_bytes(memory[n])} {_PARTS[n]}" for n in largest if memory[n]]
+    parts = [f"{format_bytes(memory[n])} {_PARTS[n]}" for n in largest if memory[n] > 0]
     return ", ".join(parts)
 
 
