@@ -163,7 +163,7 @@ def _plan(
 ) -> Plan:
     setting = planner.setting
     workload = setting.workload
-    inputs, _ = setting.data[0]
+    inputs, labels = setting.data[0]
     with torch.device("meta"):
         model = workload.model()
     timings = _measured(planner, model, compiled=compiled)
@@ -178,6 +178,8 @@ def _plan(
         no_cut_inside=[path for paths in layers for path in paths],
         keep_together=[paths for paths in layers if len(paths) > 1],
         measurements=timings,
+        loss_fn=workload.model_loss,
+        example_labels=labels,
         gap=0.001,
     )
     # Several answers may be as good: hand-written stages must be those of one.
@@ -193,9 +195,12 @@ def _measured(planner: Planner, model: nn.Module, *, compiled: bool) -> Measurem
     def timed() -> Measurements:
         if file.exists():
             return Measurements.load(file)
+        inputs, labels = setting.data[0]
         found = measure_model(
             model,
-            example_inputs=setting.data[0][0],
+            example_inputs=inputs,
+            loss_fn=setting.workload.model_loss,
+            example_labels=labels,
             dtype=setting.dtype,
             device=setting.device.type,
             compiled=compiled,
