@@ -75,6 +75,24 @@ class Evaluating(LookAhead):
         return result, outputs[0] if outputs and count == 1 else outputs
 
     @contextmanager
+    def evaluating_with(self, module: Any, batch_fn: Any) -> Iterator[None]:
+        """Let :meth:`eval_batch` run another plan's stages inside.
+
+        Args:
+            module: The other plan's pipeline module, of as many stages; its stages may
+                hold the same parameters as this engine's. Every rank must enter.
+            batch_fn: The other plan's.
+        """
+        mine = self.module, self.batch_fn
+        self.module, self.batch_fn = module, batch_fn
+        self._shapes = None  # the stages have not been told of these
+        try:
+            yield
+        finally:
+            self.module, self.batch_fn = mine
+            self._shapes = None
+
+    @contextmanager
     def _evaluating(self, evaluation: Evaluation, data_iter: Any) -> Iterator[None]:
         training = self.training_dataloader, self.data_iterator, self._passed_by
         self.module.eval()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["DTYPES", "Exported", "export", "find_checkpoint"]
+__all__ = ["DTYPES", "Exported", "export", "find_checkpoint", "read_weights"]
 
 DTYPES = ("float32", "bfloat16", "float16")
 _PATTERN = "model{suffix}.safetensors"
@@ -116,6 +116,24 @@ def export(
         files=files,
         left_out=chosen.left_out,
     )
+
+
+def read_weights(folder: CheckpointFolder) -> dict[str, torch.Tensor]:
+    """Return the model's ``state_dict`` under its original names, as the model ran.
+
+    Args:
+        folder: The checkpoint.
+
+    Raises:
+        CheckpointError: A file is damaged (which), or a tensor was not saved.
+    """
+    path, manifest, _ = open_checkpoint(folder)
+    for name in _needed(manifest, with_masters=False):
+        check_file(path / name, manifest.files[name])
+    optimizer = SavedOptimizer(path, manifest, manifest.plan)
+    values = SavedValues(SavedModel(path, manifest), optimizer)
+    chosen = _Chosen(values, manifest, None)
+    return chosen.values([*chosen.names, *chosen.dropped])
 
 
 def _check_output(output: Path) -> None:
