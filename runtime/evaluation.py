@@ -22,6 +22,8 @@ __all__ = ["Evaluating"]
 class Evaluating(LookAhead):
     """An engine that evaluates batches of any size, between training steps too."""
 
+    module: Any
+    batch_fn: Any
     training_dataloader: Any
     data_iterator: Any
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from partitioner.lightning.library import Library
 
-__all__ = ["check_device", "check_fit", "check_options", "check_world", "dtype_of"]
+__all__ = ["check_device", "check_fit", "check_options", "check_world", "check_precision"]
 
 _HOOKS = (
     "backward", "configure_gradient_clipping", "on_after_backward",
@@ -22,22 +22,21 @@ _HOOKS = (
 _WHOLE_MODEL = (
     "BaseFinetuning", "ModelPruning", "StochasticWeightAveraging", "WeightAveraging",
 )  # fmt: skip
-_DTYPES = {"32-true": None, "bf16-true": "bfloat16"}
+_PRECISIONS = ("32-true", "bf16-true")
 
 
-def dtype_of(precision: str) -> str | None:
-    """Return the dtype to partition in, for a Trainer's precision.
+def check_precision(precision: str) -> None:
+    """Refuse a precision that a pipeline does not train in.
 
     Raises:
-        OptionError: The pipeline does not train in it.
+        OptionError: It is one.
     """
-    if precision not in _DTYPES:
+    if precision not in _PRECISIONS:
         raise OptionError(
             f"Trainer(precision={precision!r}) is not possible in a pipeline",
-            hint=f"{' or '.join(map(repr, _DTYPES))}: mixed precision casts inside "
+            hint=f"{' or '.join(map(repr, _PRECISIONS))}: mixed precision casts inside "
             "the stages, after the boundaries were recorded",
         )
-    return _DTYPES[precision]
 
 
 _OTHERS = {
@@ -48,12 +47,24 @@ _OTHERS = {
 }
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse options of ``partition()`` that are decided elsewhere.
+_INITIALIZE = ("check_finite", "module", "zero_bubble")
+
+
+def check_options(options: Mapping[str, Any], initialize: Mapping[str, Any]) -> None:
+    """Refuse options that are decided elsewhere.
+
+    Args:
+        options: Of ``partition()``.
+        initialize: Of ``plan.initialize``.
 
     Raises:
         OptionError: There is one.
     """
+    for name in set(initialize) - set(_INITIALIZE):
+        raise OptionError(
+            f"PipelineStrategy(initialize={{{name!r}: …}})",
+            hint=f"{', '.join(_INITIALIZE)} are possible; the module decides the rest",
+        )
     for name, hint in _OTHERS.items():
         if name in options and options[name] != "1f1b":
             raise OptionError(f"PipelineStrategy({name}={options[name]!r})", hint=hint)

@@ -54,7 +54,7 @@ class RecordedStep:
         """Let the module's forward be the step, for ``partition()``."""
         module = self.module
         device = model_device(module)
-        places = [
+        places: list[tuple[Any, str, Any]] = [
             (each, key, value)
             for each in module.modules()
             for key, value in (
@@ -147,7 +147,7 @@ class RecordedStep:
     def reported(
         losses: Mapping[str, Any] | None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what was logged and what else was returned, from an engine's report."""
+        """Return what was logged and what else was returned, from a report."""
         found = dict(losses or {})
         return (
             {n.removeprefix(_LOGGED): v for n, v in found.items() if n[:4] == _LOGGED},

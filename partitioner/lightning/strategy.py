@@ -1,4 +1,4 @@
-"""``Trainer(strategy=PipelineStrategy(stages=2))``: Lightning's loop, a plan's engine."""
+"""``Trainer(strategy=PipelineStrategy(stages=2))``: Lightning's loop, our engine."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class PipelineStrategy(Placed, Checkpointing):
         **options: Any,
     ) -> None:
         super().__init__()
-        checks.check_options(options)
+        checks.check_options(options, initialize or {})
         self.stages = stages
         self._micro_batches = micro_batches
         self._options = options
@@ -107,7 +107,8 @@ class PipelineStrategy(Placed, Checkpointing):
     def setup(self, trainer: Any) -> None:
         """Record, plan and build this rank's stage, if the Trainer is to fit."""
         self.accelerator.setup(trainer)
-        self._dtype = checks.dtype_of(trainer.precision)
+        checks.check_precision(trainer.precision)
+        self.precision_plugin.convert_module(self.lightning_module)
         self._stream = self._stream or DataStream(
             self.replica, lambda: bool(trainer.sanity_checking)
         )
@@ -132,8 +133,7 @@ class PipelineStrategy(Placed, Checkpointing):
         """Leave the module where it is: the engine moves this rank's stage."""
 
     def _planner(self) -> Planner:
-        options = {"dtype": self._dtype, **self._options}
-        return Planner(self.stages, self._micro_batches, options)
+        return Planner(self.stages, self._micro_batches, self._options)
 
     def _first_batch(self, trainer: Any) -> Any:
         """Return the first batch as ``training_step`` will get it."""

@@ -52,7 +52,7 @@ class TrainingStep:
         (made, *_), self.schedules = configure(module)
         self.optimizer = StageOptimizer(made, module)
         for parameter in self.optimizer.left_out:
-            parameter.requires_grad_(requires_grad=False)
+            parameter.requires_grad = False
         self.layout = BatchLayout(batch)
         takes = library.part("utilities.signature_utils.is_param_in_hook_signature")
         numbered = takes(module.training_step, "batch_idx", min_args=2)
@@ -102,7 +102,7 @@ class TrainingStep:
     def release(self) -> None:
         """Let the parameters that nothing trains be as the user had them."""
         for parameter in self.optimizer.left_out:
-            parameter.requires_grad_(requires_grad=True)
+            parameter.requires_grad = True
 
     def _count(self, batch: MicroBatch) -> Any:
         """Return what the loss of a micro-batch is a mean over."""

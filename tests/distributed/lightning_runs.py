@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import os
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,9 +122,7 @@ def recorder(lightning: Any) -> Any:
             self.losses.append(outputs["loss"].item())
             self.rates.append(trainer.optimizers[0].param_groups[1]["lr"])
 
-        def on_validation_batch_end(
-            self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0
-        ):
+        def on_validation_batch_end(self, trainer, module, outputs, *_args):
             self.shapes.append(tuple(outputs.shape))
 
         def on_validation_end(self, trainer, module):
@@ -141,7 +138,7 @@ def fit(run: Fit, *, piped: bool) -> Fitted:
     lightning = importlib.import_module(run.library)
     from partitioner.lightning import PipelineStrategy
 
-    lightning.seed_everything(0 if not piped else 0, verbose=False)
+    lightning.seed_everything(0, verbose=False)
     module = module_class(lightning)(run.optimizer)
     seen = recorder(lightning)
     callbacks: list[Any] = [seen]
@@ -166,7 +163,7 @@ def fit(run: Fit, *, piped: bool) -> Fitted:
             run.stages, library=run.library,
             **{"micro_batches": 4, "device": "h100", **run.strategy},
         )  # fmt: skip
-        options["devices"] = int(os.environ["WORLD_SIZE"])
+        options["devices"] = torch.distributed.get_world_size()
     else:
         options["devices"] = 1
     if options["logger"] == "csv":
