@@ -79,7 +79,7 @@ class Checkpointing(Base):
             )
         path = Path(self.broadcast(str(filepath)))
         if "optimizer_states" not in checkpoint:
-            spread(self.engine.module, self.lightning_module)
+            spread(self.engine, self.lightning_module)
             checkpoint["state_dict"] = self.lightning_module.state_dict()
             super().save_checkpoint(checkpoint, path)
             return
@@ -87,7 +87,9 @@ class Checkpointing(Base):
         self.engine.save_checkpoint(path, tag=_TAG, client_state=own)
 
     def load_checkpoint(
-        self, checkpoint_path: Any, weights_only: bool | None = None
+        self,
+        checkpoint_path: Any,
+        weights_only: bool | None = None,  # noqa: FBT001 - Lightning's signature
     ) -> dict[str, Any]:
         """Load a pipeline's folder or Lightning's own file; every rank must call.
 

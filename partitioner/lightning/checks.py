@@ -12,13 +12,19 @@ if TYPE_CHECKING:
 
     from partitioner.lightning.library import Library
 
-__all__ = ["check_device", "check_fit", "check_options", "check_world", "check_precision"]
+__all__ = [
+    "check_device",
+    "check_fit",
+    "check_options",
+    "check_precision",
+    "check_world",
+]
 
 _HOOKS = (
     "backward", "configure_gradient_clipping", "on_after_backward",
     "on_before_backward", "on_before_optimizer_step", "optimizer_zero_grad",
 )  # fmt: skip
-"""What Lightning calls between the forward and the step, which the engine runs whole."""
+"""What Lightning calls between forward and step, which the engine runs as one."""
 _WHOLE_MODEL = (
     "BaseFinetuning", "ModelPruning", "StochasticWeightAveraging", "WeightAveraging",
 )  # fmt: skip

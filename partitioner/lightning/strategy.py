@@ -232,7 +232,7 @@ class PipelineStrategy(Placed, Checkpointing):
 
     def on_train_end(self) -> None:
         """Give every rank's module the trained weights."""
-        spread(self.engine.module, self.lightning_module)
+        spread(self.engine, self.lightning_module)
 
     def teardown(self) -> None:
         """Let go of the engine; the module is an ordinary one again."""

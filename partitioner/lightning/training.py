@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,8 +52,6 @@ class TrainingStep:
         configure = library.part("core.optimizer._init_optimizers_and_lr_schedulers")
         (made, *_), self.schedules = configure(module)
         self.optimizer = StageOptimizer(made, module)
-        for parameter in self.optimizer.left_out:
-            parameter.requires_grad = False
         self.layout = BatchLayout(batch)
         takes = library.part("utilities.signature_utils.is_param_in_hook_signature")
         numbered = takes(module.training_step, "batch_idx", min_args=2)
@@ -60,18 +59,49 @@ class TrainingStep:
         self.step = RecordedStep(module, "training_step", self.layout, arguments)
         self._tokens = tokens
         self._parts = planner.micro_batches
-        settings = {**_QUIET, "gradient_clipping": trainer.gradient_clip_val or 0.0}
+        self._example_inputs = module.example_input_array
+        clipping = {"gradient_clipping": trainer.gradient_clip_val or 0.0}
+        with ExitStack() as undo:
+            undo.callback(self.release)
+            self._prepare()
+            self.engine = self._build(
+                planner, batch, {**_QUIET, **clipping, **config}, initialize
+            )
+            undo.pop_all()
+
+    def _prepare(self) -> None:
+        """Let the module be what the pipeline trains, until :meth:`release`."""
+        for parameter in self.optimizer.left_out:
+            parameter.requires_grad = False
+        # Summaries would run the whole module in one process, and half of it is away.
+        self.step.module.example_input_array = None
+
+    def release(self) -> None:
+        """Let the module be as the user had it."""
+        for parameter in self.optimizer.left_out:
+            parameter.requires_grad = True
+        self.step.module.example_input_array = self._example_inputs
+
+    def _build(
+        self,
+        planner: Planner,
+        batch: Any,
+        config: Mapping[str, Any],
+        initialize: Mapping[str, Any],
+    ) -> Any:
+        """Record, plan, and return the engine."""
         example = self.layout.split(batch, self._parts)[0]
         with self.step.recording():
             plan = planner(self.step, example, optimizer=self.optimizer.priced_as)
-            self.engine, *_ = plan.initialize(
+            engine, *_ = plan.initialize(
                 self.step.loss,
-                config={**settings, **config},
+                config=config,
                 groups=self.optimizer.rules(),
                 optimizer=self.optimizer.adopt,
                 token_weighted=self._count,
                 **initialize,
             )
+        return engine
 
     def run(self, batch: Any) -> dict[str, Any]:
         """Train on one batch, and log what the step logs.
@@ -98,11 +128,6 @@ class TrainingStep:
                 "here",
                 hint="load its weights into the module before fit()",
             )
-
-    def release(self) -> None:
-        """Let the parameters that nothing trains be as the user had them."""
-        for parameter in self.optimizer.left_out:
-            parameter.requires_grad = True
 
     def _count(self, batch: MicroBatch) -> Any:
         """Return what the loss of a micro-batch is a mean over."""

@@ -35,20 +35,19 @@ def held_tensors(pipeline: Any) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def spread(pipeline: Any, module: nn.Module) -> None:
+def spread(engine: Any, module: nn.Module) -> None:
     """Give every rank's module the values that the stages hold; every rank must call.
 
     Args:
-        pipeline: The pipeline module.
+        engine: The engine of the stages.
         module: The whole model, of which only this rank's stage is up to date.
     """
-    mine = held_tensors(pipeline)
+    mine = held_tensors(engine.module)
     kinds = {name: (tuple(t.shape), t.dtype) for name, t in mine.items()}
     owners: dict[str, tuple[int, Any]] = {}
     for rank, told in enumerate(gather(kinds)):
         for name, kind in told.items():
             owners.setdefault(name, (rank, kind))
-    device = next((t.device for t in mine.values()), torch.device("cpu"))
     whole = {
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
@@ -58,7 +57,7 @@ def spread(pipeline: Any, module: nn.Module) -> None:
         value = (
             mine[name].detach().contiguous()
             if dist.get_rank() == source
-            else torch.empty(shape, dtype=dtype, device=device)
+            else torch.empty(shape, dtype=dtype, device=engine.device)
         )
         dist.broadcast(value, src=source)
         if name not in mine and name in whole:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 __all__ = ["Fit", "Fitted", "fit", "fit_all"]
 
@@ -33,6 +33,8 @@ class Fit:
     resume: str | None = None
     early: bool = False
     shuffle: bool = False
+    sampler: bool = False
+    """Draw the order as Lightning does where there are replicas."""
 
 
 @dataclass(kw_only=True)
@@ -170,7 +172,10 @@ def fit(run: Fit, *, piped: bool) -> Fitted:
         where = Path(str(run.folder)) / ("logs-piped" if piped else "logs-alone")
         options["logger"] = lightning.loggers.CSVLogger(where, name="", version="")
     trainer = lightning.Trainer(**options)
-    loader = DataLoader(data(), run.batch_size, shuffle=run.shuffle)
+    order: Any = None
+    if run.sampler:
+        order = DistributedSampler(data(), num_replicas=1, rank=0, shuffle=True)
+    loader = DataLoader(data(), run.batch_size, shuffle=run.shuffle, sampler=order)
     held_out = DataLoader(data(), 7)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):

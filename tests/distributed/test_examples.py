@@ -85,6 +85,29 @@ def test_pre_training_goes_on_where_it_stopped(tmp_path):
     assert trained("parts", 5) + trained("parts", STEPS) == whole
 
 
+def test_a_lightning_module_trains_and_goes_on_with_more_stages(tmp_path):
+    command = [sys.executable, EXAMPLES / "lightning_train.py", "--folder", tmp_path]
+    done = subprocess.run(
+        [*command, "--epochs", "2"],  # Lightning starts the second process itself
+        env={**os.environ, "DS_ACCELERATOR": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = re.findall(r"step \d+: loss ([\d.]+)", done.stdout)
+    found = [float(line) for line in lines]
+    assert len(found) == 16
+    assert falls(found)
+    more = ["--epochs", "2", "--resume", "--stages", "3"]
+    command = ["lightning_train.py", "--folder", str(tmp_path), *more]
+    first, *others = launch(3, run, command, timeout_s=300)
+    assert others == [[[]], [[]]]
+    assert len(first[0]) == 16
+    assert max(first[0][:3]) < min(found[:3])
+
+
 def test_the_deepspeed_launcher_starts_the_same_script():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

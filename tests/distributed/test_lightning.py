@@ -1,0 +1,113 @@
+"""A LightningModule on stages next to the same Trainer in one process."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.distributed.launch import launch
+from tests.distributed.lightning_runs import Fit, Fitted, fit, fit_all
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
+
+BOUND = 5e-6
+
+
+def check(found: Fitted, expected: Fitted, bound: float = BOUND) -> None:
+    """Compare everything that a user sees."""
+    assert found.steps == expected.steps
+    assert found.epochs == expected.epochs
+    assert found.rates == expected.rates
+    assert found.losses == pytest.approx(expected.losses, rel=bound)
+    assert found.validated == pytest.approx(expected.validated, rel=bound)
+    assert found.logged == pytest.approx(expected.logged, rel=bound)
+    assert found.tested[0] == [pytest.approx(expected.tested[0][0], rel=bound)]
+    assert found.tested[1] == expected.tested[1]
+    assert found.state.keys() == expected.state.keys()
+    for name, value in expected.state.items():
+        torch.testing.assert_close(found.state[name], value, rtol=0, atol=bound)
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    """Return what CSVLogger wrote."""
+    with (folder / "metrics.csv").open() as file:
+        return [
+            {name: float(value) for name, value in row.items() if value}
+            for row in csv.DictReader(file)
+        ]
+
+
+def test_two_stages_do_what_one_process_does(tmp_path):
+    folder = str(tmp_path)
+    runs = [
+        Fit(),
+        Fit(
+            library="lightning.pytorch", folder=folder, optimizer="adamw",
+            shuffle=True,
+            trainer={
+                "logger": "csv", "limit_train_batches": 3, "limit_val_batches": 2,
+                "gradient_clip_val": 0.3,
+            },
+        ),
+        Fit(early=True, trainer={"max_epochs": 6, "val_check_interval": 2}),
+    ]  # fmt: skip
+    expected = [fit(run, piped=False) for run in runs]
+    # Each shows what it is there for.
+    plain, csv_run, early = expected
+    assert len(set(plain.rates)) > 1
+    assert (csv_run.steps, plain.steps) == (6, 8)
+    assert early.epochs < 6
+    half = Fit(optimizer="sgd", trainer={"precision": "bf16-true"})
+    ranks = launch(2, fit_all, [*runs, half])
+    for *found, rounded in ranks:
+        for mine, theirs in zip(found, expected, strict=True):
+            check(mine, theirs)
+        # The optimizer keeps fp32 copies, so it is float32 that bf16 stays close to.
+        assert {each.dtype for each in rounded.state.values()} == {torch.bfloat16}
+        assert rounded.losses == pytest.approx(plain.losses, rel=2**-6)
+        assert rounded.losses != plain.losses
+    first, second = (rank[0].printed for rank in ranks)
+    assert "loss_step" in first
+    assert "val_loss" in first
+    assert "4/4" in first
+    assert "4/4" not in second
+    logged = rows(tmp_path / "logs-piped")
+    assert {"loss_step", "loss_epoch", "right", "val_loss"} <= set().union(*logged)
+    by_one_process = rows(tmp_path / "logs-alone")
+    assert logged == [pytest.approx(row, rel=BOUND) for row in by_one_process]
+
+
+def test_a_run_is_resumed_on_other_stages_and_from_a_single_process(tmp_path):
+    saved = Fit(optimizer="adamw", folder=str(tmp_path / "saved"))
+    alone = fit(saved, piped=False)
+    piped = launch(2, fit_all, [saved])[0][0]
+    longer = replace(saved, folder=str(tmp_path / "longer"), trainer={"max_epochs": 4})
+    resumed = replace(longer, resume=alone.checkpoint)
+    expected = fit(resumed, piped=False)
+    assert expected.steps == 16
+    assert len(expected.losses) == 8
+
+    by_pipeline = replace(longer, resume=piped.checkpoint)
+    assert Path(str(piped.checkpoint)).is_dir()
+    for rank in launch(2, fit_all, [by_pipeline, resumed]):
+        for found in rank:
+            check(found, expected)
+    on_three = replace(by_pipeline, stages=3)
+    for rank in launch(3, fit_all, [on_three]):
+        check(rank[0], expected)
+
+
+def test_replicas_share_out_the_batches():
+    run = Fit(batch_size=4)
+    expected = fit(replace(run, batch_size=8, sampler=True), piped=False)
+    zero = {"config": {"zero_optimization": {"stage": 1}}}
+    for rank in launch(4, fit_all, [run, replace(run, strategy=zero)]):
+        for found in rank:
+            assert found.steps == expected.steps
+            assert found.losses == pytest.approx(expected.losses, rel=BOUND)
+            for name, value in expected.state.items():
+                torch.testing.assert_close(found.state[name], value, rtol=0, atol=BOUND)
