@@ -65,7 +65,8 @@ class Checkpointing(Base):
 
         Args:
             checkpoint: What Lightning keeps.
-            filepath: The folder; the file, where only weights are wanted.
+            filepath: The folder; the file, where only weights are wanted or the run is
+                over.
             storage_options: Not supported.
 
         Raises:
@@ -78,8 +79,10 @@ class Checkpointing(Base):
                 hint="save to a file system that all ranks see, and copy from there",
             )
         path = Path(self.broadcast(str(filepath)))
-        if "optimizer_states" not in checkpoint:
-            spread(self.engine, self.lightning_module)
+        if self.engine is None or "optimizer_states" not in checkpoint:
+            if self.engine is not None:
+                spread(self.engine, self.lightning_module)
+            checkpoint.pop("optimizer_states", None)  # a run cannot go on from here
             checkpoint["state_dict"] = self.lightning_module.state_dict()
             super().save_checkpoint(checkpoint, path)
             return
@@ -105,9 +108,8 @@ class Checkpointing(Base):
             found: dict[str, Any] = super().load_checkpoint(path, weights_only)
             return found
         if self._training is None:
-            version = self.lightning.part("__version__.version")
             return {
-                "pytorch-lightning_version": version,
+                "pytorch-lightning_version": self.lightning.version,
                 "state_dict": weights_in(path),
             }
         _, kept = self.engine.load_checkpoint(

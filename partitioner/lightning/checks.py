@@ -46,6 +46,9 @@ def check_precision(precision: str) -> None:
 
 
 _OTHERS = {
+    "example_labels": "the step takes its labels from the batch",
+    "loss_fn": "training_step returns the loss",
+    "replicas": "Trainer(devices=…) decides",
     "schedule": "1F1B runs, or ZB-H1 by initialize={'zero_bubble': True}",
     "example_inputs": "give example_batch=, a batch as the loader yields it",
     "dtype": "Trainer(precision=…) decides",

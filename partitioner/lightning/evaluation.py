@@ -16,6 +16,8 @@ from partitioner.lightning.weights import held_tensors, kept_marks
 from partitioner.runtime.agreement import gather, raise_on_all_ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from partitioner.lightning.planning import Planner
 
 __all__ = ["EvaluationStep", "stages_of_modules"]
@@ -49,24 +51,27 @@ class EvaluationStep:
         self.layout = BatchLayout(batch)
         self.step = RecordedStep(module, name, self.layout, arguments)
         micro_batch = self.layout.split(batch, engine.micro_batches)[0]
-        pins = stages_of_modules(engine, module)
+        stages = stages_of_tensors(engine)
+        pins = stages_of_modules(stages, module)
         with self.step.recording(), kept_marks(module):
             plan = planner(self.step, micro_batch, pins=pins)
             self._batch_fn = plan.batch_fn
             self._pipeline = plan.pipeline_module()
-        self._check_weights()
+        self._check_weights(stages)
 
-    def _check_weights(self) -> None:
-        """Refuse a plan that reads weights which this rank does not train."""
+    def _check_weights(self, stages: Mapping[str, set[int]]) -> None:
+        """Refuse a plan that reads weights here which another stage trains."""
         mine = {id(tensor) for tensor in held_tensors(self._engine.module).values()}
-        needed = held_tensors(self._pipeline)
-        stale = [name for name, tensor in needed.items() if id(tensor) not in mine]
+        stale = [
+            name
+            for name, tensor in held_tensors(self._pipeline).items()
+            if id(tensor) not in mine and name in stages
+        ]
         with raise_on_all_ranks(f"planning {self.step.name}"):
             if stale:
                 raise RuntimeGuardError(
                     f"{self.step.name} needs {', '.join(stale[:3])} on stage "
-                    f"{self._engine.stage_id}, which is trained on another one or in "
-                    "no step of training",
+                    f"{self._engine.stage_id}, which is trained on another one",
                     hint="let validation run the modules in the order of training, or "
                     "keep them on one stage: PipelineStrategy(…, pin={…})",
                 )
@@ -123,25 +128,34 @@ class EvaluationStep:
         return logged, _on(result[0], engine.device), samples
 
 
-def stages_of_modules(engine: Any, module: Any) -> dict[str, int]:
-    """Return the stage of every module whose own tensors are all on one stage.
+def stages_of_tensors(engine: Any) -> dict[str, set[int]]:
+    """Return the stages of every tensor that an engine holds, by original name.
 
     Args:
-        engine: The engine that trains; every rank must call.
-        module: The whole model.
+        engine: Every rank must call with its own.
     """
     stages: dict[str, set[int]] = {}
     names = list(held_tensors(engine.module))
     for stage, told in gather((engine.stage_id, names)):
         for name in told:
             stages.setdefault(name, set()).add(stage)
+    return stages
+
+
+def stages_of_modules(stages: Mapping[str, set[int]], module: Any) -> dict[str, int]:
+    """Return the stage of every module whose own tensors are all on one stage.
+
+    Args:
+        stages: Of the tensors, by name.
+        module: The whole model.
+    """
     found = {}
     for path, each in module.named_modules():
         own = (
             *each.named_parameters(recurse=False),
             *each.named_buffers(recurse=False),
         )
-        places = [stages.get(f"{path}.{name}" if path else name) for name, _ in own]
+        places = [stages.get(f"{path}.{name}", set()) for name, _ in own]
         if path and places and all(place == places[0] for place in places):
             (stage, *others) = places[0] or (None, None)
             if stage is not None and not others:

@@ -25,6 +25,11 @@ class Library:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @property
+    def version(self) -> str:
+        """The package's version."""
+        return str(import_module(self.name).__version__)
+
     def part(self, path: str) -> Any:
         """Return what the package has under a dotted path.
 

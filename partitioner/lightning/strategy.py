@@ -133,7 +133,10 @@ class PipelineStrategy(Placed, Checkpointing):
         """Leave the module where it is: the engine moves this rank's stage."""
 
     def _planner(self) -> Planner:
-        return Planner(self.stages, self._micro_batches, self._options)
+        options = self._options
+        if "cluster" not in options:
+            options = {"replicas": self.replicas, **options}
+        return Planner(self.stages, self._micro_batches, options)
 
     def _first_batch(self, trainer: Any) -> Any:
         """Return the first batch as ``training_step`` will get it."""

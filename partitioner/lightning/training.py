@@ -11,6 +11,7 @@ from partitioner.errors import OptionError
 from partitioner.lightning.batches import BatchLayout
 from partitioner.lightning.optimizers import StageOptimizer
 from partitioner.lightning.step import RecordedStep
+from partitioner.lightning.weights import follow_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -101,6 +102,7 @@ class TrainingStep:
                 token_weighted=self._count,
                 **initialize,
             )
+        follow_buffers(engine.module, self.step.module)
         return engine
 
     def run(self, batch: Any) -> dict[str, Any]:
@@ -163,4 +165,5 @@ def evaluation_engine(  # noqa: PLR0917 - what a step is made of
             config={**_QUIET, **config},
             optimizer=lambda groups: torch.optim.SGD(groups, lr=0.0),
         )
+    follow_buffers(engine.module, module)
     return engine

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["held_tensors", "kept_marks", "spread", "weights_in"]
+__all__ = ["follow_buffers", "held_tensors", "kept_marks", "spread", "weights_in"]
 
 
 def held_tensors(pipeline: Any) -> dict[str, Tensor]:
@@ -32,6 +32,26 @@ def held_tensors(pipeline: Any) -> dict[str, Tensor]:
         found |= dict(layer.named_parameters(remove_duplicate=False))
         found |= dict(layer.named_buffers(remove_duplicate=False))
     return found
+
+
+def follow_buffers(pipeline: Any, module: nn.Module) -> None:
+    """Let the module's buffers be those of a rank's stages.
+
+    A parameter that is moved to a device stays the same object; a buffer does not, and
+    a hook that sets it would set the one that was left behind.
+
+    Args:
+        pipeline: The pipeline module.
+        module: The whole model.
+    """
+    buffers = dict(pipeline.loss_fn.state_dict())
+    for layer in pipeline.local_layers():
+        buffers |= dict(layer.named_buffers(remove_duplicate=False))
+    for name, buffer in buffers.items():
+        path, _, last = name.rpartition(".")
+        owner = module.get_submodule(path)
+        if owner._buffers.get(last) is not None:  # noqa: SLF001 - setattr would ask what it is
+            owner._buffers[last] = buffer  # noqa: SLF001
 
 
 @torch.no_grad()

@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from tests.distributed.launch import launch
-from tests.distributed.lightning_runs import Fit, Fitted, fit, fit_all
+from tests.distributed.lightning_runs import (
+    Fit,
+    Fitted,
+    divided_by_rank,
+    fit,
+    fit_all,
+    weights_alone,
+)
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
 
@@ -25,8 +32,10 @@ def check(found: Fitted, expected: Fitted, bound: float = BOUND) -> None:
     assert found.losses == pytest.approx(expected.losses, rel=bound)
     assert found.validated == pytest.approx(expected.validated, rel=bound)
     assert found.logged == pytest.approx(expected.logged, rel=bound)
-    assert found.tested[0] == [pytest.approx(expected.tested[0][0], rel=bound)]
-    assert found.tested[1] == expected.tested[1]
+    assert found.tested == pytest.approx(expected.tested, rel=bound)
+    for mine, theirs in zip(found.outputs, expected.outputs, strict=True):
+        assert mine[0] == theirs[0]
+        assert mine[1] == pytest.approx(theirs[1], rel=bound)
     assert found.state.keys() == expected.state.keys()
     for name, value in expected.state.items():
         torch.testing.assert_close(found.state[name], value, rtol=0, atol=bound)
@@ -92,7 +101,8 @@ def test_a_run_is_resumed_on_other_stages_and_from_a_single_process(tmp_path):
     assert len(expected.losses) == 8
 
     by_pipeline = replace(longer, resume=piped.checkpoint)
-    assert Path(str(piped.checkpoint)).is_dir()
+    assert Path(piped.checkpoint).is_dir()
+    assert Path(alone.checkpoint).is_file()
     for rank in launch(2, fit_all, [by_pipeline, resumed]):
         for found in rank:
             check(found, expected)
@@ -111,3 +121,13 @@ def test_replicas_share_out_the_batches():
             assert found.losses == pytest.approx(expected.losses, rel=BOUND)
             for name, value in expected.state.items():
                 torch.testing.assert_close(found.state[name], value, rtol=0, atol=BOUND)
+
+
+def weights_and_refusal(folder: str) -> tuple[tuple[bool, bool], str]:
+    return weights_alone(folder), divided_by_rank()
+
+
+def test_weights_alone_are_files_and_every_rank_must_load_the_same(tmp_path):
+    for files, refused in launch(2, weights_and_refusal, str(tmp_path)):
+        assert files == (True, True)
+        assert "rank 1 gets another batch" in refused
