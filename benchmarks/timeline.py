@@ -130,7 +130,7 @@ def _step_s(engine: Any, run: Run) -> float:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--micro-batches", type=int, default=32)
-    parser.add_argument("--forward-s", type=float, default=2e-3, help="of one layer")
+    parser.add_argument("--forward-s", type=float, default=8e-3, help="of one layer")
     parser.add_argument("--steps", type=int, default=3)
     return parser.parse_args()
 
