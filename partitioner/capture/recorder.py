@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
 import torch
 
@@ -82,7 +83,15 @@ class Recorder(ModuleRecorder):
             on_read=self._on_read,
         )
         hooks = torch.autograd.graph.saved_tensors_hooks
-        with hooks(self._on_saved, lambda tensor: tensor), watch, followed_ranges():
+        # What autograd has saved keeps its hook, and is kept by this recorder: through
+        # torch's own memory, where no garbage is found.
+        on_saved = WeakMethod(self._on_saved)
+
+        def note(tensor: Any) -> Any:
+            method = on_saved()
+            return tensor if method is None else method(tensor)
+
+        with hooks(note, lambda tensor: tensor), watch, followed_ranges():
             yield
 
     def _root_output(self, value: Any) -> Any:

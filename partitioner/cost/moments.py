@@ -33,7 +33,12 @@ class Moments:
     tail: Sequence[bool]
 
 
-def moments(costed: CostedGraph, units: Units, blocks: Sequence[int]) -> Moments:
+def moments(
+    costed: CostedGraph,
+    units: Units,
+    blocks: Sequence[int],
+    gradients: Sequence[int],
+) -> Moments:
     """Return what the backward of each unit holds for a moment.
 
     Autograd runs the operations backwards in the order in which they ran. So where the
@@ -47,10 +52,13 @@ def moments(costed: CostedGraph, units: Units, blocks: Sequence[int]) -> Moments
         costed: The priced graph.
         units: Its units.
         blocks: Number of the block of each unit, -1 for none.
+        gradients: Bytes that stay until the backward ends, of each unit.
     """
     inside = [index for index, block in enumerate(blocks) if block >= 0]
     first, last = (inside[0], inside[-1]) if inside else (0, len(blocks))
-    held = _held(costed, units, first)
+    own = _held(costed, units, first)
+    gone = _gone(costed, units, blocks, gradients)
+    held = [size + max(0, -room) for size, room in zip(own, gone, strict=True)]
     tail = [index > last for index in range(len(blocks))]
     reserved = _reserved(held, blocks, tail)
     return Moments(
@@ -59,7 +67,10 @@ def moments(costed: CostedGraph, units: Units, blocks: Sequence[int]) -> Moments
             size if late else max(0, size - reserved)
             for size, late in zip(held, tail, strict=True)
         ],
-        beyond_bytes=_beyond(costed, units, blocks, held),
+        beyond_bytes=[
+            max(0, size - room) if block >= 0 else 0
+            for size, room, block in zip(own, gone, blocks, strict=True)
+        ],
         tail=tail,
     )
 
@@ -88,15 +99,19 @@ def _reserved(held: Sequence[int], blocks: Sequence[int], tail: Sequence[bool]) 
     return max([common, *inside])
 
 
-def _beyond(
-    costed: CostedGraph, units: Units, blocks: Sequence[int], held: Sequence[int]
+def _gone(
+    costed: CostedGraph,
+    units: Units,
+    blocks: Sequence[int],
+    gradients: Sequence[int],
 ) -> list[int]:
-    """Return what each unit holds beyond what the rest of its block has freed."""
+    """Return what the rest of its block has freed, less gradients that came of it."""
     freed: dict[int, int] = defaultdict(int)
     found = [0] * len(blocks)
     for index in reversed(range(len(blocks))):
         block = blocks[index]
         if block >= 0:
-            found[index] = max(0, held[index] - freed[block])
-            freed[block] += sum(costed.costs[n].saved_bytes for n in units.nodes[index])
+            found[index] = freed[block]
+            saved = sum(costed.costs[node].saved_bytes for node in units.nodes[index])
+            freed[block] += saved - gradients[index]
     return found

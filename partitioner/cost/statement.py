@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 from partitioner.cost.blocks import unit_blocks
 from partitioner.cost.constraints import constraints
 from partitioner.cost.inflight import in_flight
-from partitioner.cost.links import far_boundaries, over
+from partitioner.cost.links import far_boundaries
 from partitioner.cost.memory import Engine
 from partitioner.cost.moments import moments
-from partitioner.cost.roofline import hop_s, message_s
+from partitioner.cost.passing import passing_bytes, read_alone
 from partitioner.cost.units import Units, is_placed, units
+from partitioner.cost.values import values_of
 from partitioner.cost.weights import Weight, read_weights
 from partitioner.costed import NodeCost
 from partitioner.errors import TooManyStagesError
 from partitioner.graph import info
-from partitioner.solve.problem import Problem, Tie, Unit, Value
+from partitioner.solve.problem import Problem, Tie, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -94,7 +95,13 @@ def problem(
         replicas=replicas,
         offload_optimizer=offload_optimizer,
     )
-    held = moments(costed, found, blocks)
+    gradients = [
+        engine.passing(owners.get((index,), ())) for index in range(len(found.nodes))
+    ]
+    held = moments(costed, found, blocks, gradients)
+    values = values_of(costed, found, cluster)
+    reads = read_alone(values, blocks) if checkpointing == "all" else None
+    saved = [sum(costed.costs[n].saved_bytes for n in part) for part in found.nodes]
     return Problem(
         units=tuple(
             _units(
@@ -103,12 +110,12 @@ def problem(
                 owners,
                 blocks,
                 held,
+                passing=passing_bytes(gradients, saved, blocks, reads),
                 stages=stages,
                 engine=engine,
-                keeps=checkpointing != "all",
             )
         ),
-        values=(*_values(costed, found, cluster), *_openings(costed, found)),
+        values=values,
         stages=stages,
         micro_batches=micro_batches,
         in_flight=in_flight(stages, micro_batches, schedule),
@@ -186,9 +193,9 @@ def _units(
     blocks: Sequence[int],
     held: Moments,
     *,
+    passing: Sequence[int],
     stages: int,
     engine: Engine,
-    keeps: bool,
 ) -> Iterable[Unit]:
     # A parameter counts where it is used first.
     trains, freezes = (
@@ -204,10 +211,6 @@ def _units(
     for index, nodes in enumerate(found.nodes):
         cost = sum((costed.costs[node] for node in nodes), NodeCost())
         weights = owners.get((index,), ())
-        # Gradients of a micro-batch come where what it had saved has gone: of the tail
-        # that counts as gone already, and of what is recomputed nothing was saved.
-        gone = held.tail[index] or (blocks[index] >= 0 and not keeps)
-        kept = 0 if gone else cost.saved_bytes
         yield Unit(
             name=info(nodes[0]).id,
             forward_s=cost.forward_s,
@@ -218,7 +221,7 @@ def _units(
             transient_bytes=held.transient_bytes[index],
             beyond_bytes=held.beyond_bytes[index],
             tail=held.tail[index],
-            passing_bytes=max(0, engine.passing(weights) - kept),
+            passing_bytes=passing[index],
             trainable=index in trains,
             frozen=index in freezes,
             block=blocks[index],
@@ -244,57 +247,6 @@ def _pin(nodes: Sequence[fx.Node], stages: int) -> int | None:
             hint="look for a write in place that reaches from an input to the output",
         )
     return _FIRST if first else _LAST if last else None
-
-
-def _values(
-    costed: CostedGraph, found: Units, cluster: Cluster | None
-) -> Iterable[Value]:
-    near = far = costed.profile
-    if cluster:
-        near = over(near, cluster.within_node)
-        far = over(far, cluster.between_nodes)
-    for node, producer in found.unit_of.items():
-        consumers = {
-            found.unit_of[user]
-            for user in node.users
-            if is_placed(user) and not _given_to_last(node, user)
-        } - {producer}
-        if consumers:
-            parts = info(node).outputs
-            gradients = [part.nbytes for part in parts if part.requires_grad]
-            nbytes = sum(part.nbytes for part in parts)
-            both_s = hop_s(near, nbytes, gradients)
-            far_s = hop_s(far, nbytes, gradients)
-            yield Value(
-                producer=producer,
-                consumers=tuple(sorted(consumers)),
-                hop_s=both_s,
-                wire_bytes=nbytes,
-                gradient_hop_s=both_s - message_s(near, nbytes),
-                far_hop_s=far_s if cluster else None,
-                far_gradient_hop_s=far_s - message_s(far, nbytes) if cluster else None,
-            )
-
-
-def _openings(costed: CostedGraph, found: Units) -> Iterable[Value]:
-    """State what a cut inside a module costs: a value of no bytes from end to end.
-
-    Both stages next to a boundary pay for what crosses it: half of the price each.
-    """
-    for opening in costed.openings:
-        first, last = found.unit_of[opening.first], found.unit_of[opening.last]
-        if first != last and opening.seconds:
-            yield Value(
-                producer=first,
-                consumers=(last,),
-                hop_s=opening.seconds / 2,
-                wire_bytes=0,
-            )
-
-
-def _given_to_last(node: fx.Node, user: fx.Node) -> bool:
-    """Whether DeepSpeed hands the value to the last stage: a label in the loss."""
-    return info(node).kind == "input" and info(user).kind == "late"
 
 
 def _order_edges(costed: CostedGraph, found: Units) -> tuple[tuple[int, int], ...]:

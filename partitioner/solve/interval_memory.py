@@ -49,6 +49,10 @@ class IntervalMemory(ABC):
     ) -> Iterable[tuple[set[int], int, float]]:
         """Return the arguments of `coverage` for what recomputed blocks keep."""
 
+    @abstractmethod
+    def read_once_items(self) -> Iterable[tuple[set[int], int, float]]:
+        """Return the same where a value counts once for all blocks that read it."""
+
     @cached_property
     def static_bytes(self) -> Floats:
         """Weights and their states, each tie once."""
@@ -127,7 +131,7 @@ class IntervalMemory(ABC):
         plain = self.prefix(
             [float(unit.saved_bytes) if unit.block < 0 else 0.0 for unit in units]
         )
-        inputs = self.coverage(self.read_items(self.reads))
+        inputs = self.coverage(self.read_once_items())
         return plain[None, :] - plain[:, None] + inputs, self._peak_bytes()
 
     def _peak_bytes(self) -> Floats:

@@ -167,6 +167,30 @@ class Intervals(IntervalMemory):
             segments = {int(self.unit_segment[reader]) for reader in read.readers}
             yield segments, low, float(read.wire_bytes)
 
+    def read_once_items(self) -> Iterable[tuple[set[int], int, float]]:
+        """Return the same where a value counts once for all blocks that read it.
+
+        An interval that starts after the producer counts if it has any reader; another
+        one if it has a reader of another block than the producer's.
+        """
+        by_value: dict[int, list[BlockRead]] = {}
+        for read in self.reads:
+            by_value.setdefault(read.value, []).append(read)
+        for reads in by_value.values():
+            low, weight = int(self.unit_segment[reads[0].producer]), reads[0].wire_bytes
+            everywhere, outside = (
+                {
+                    int(self.unit_segment[reader])
+                    for read in reads
+                    if inside or not read.inside
+                    for reader in read.readers
+                }
+                for inside in (True, False)
+            )
+            yield outside, -1, float(weight)
+            yield everywhere, low, float(weight)
+            yield outside, low, -float(weight)
+
     def stage_costs(self) -> list[Floats]:
         """Return, for each stage, the seconds of each interval; infinite if illegal.
 

@@ -161,8 +161,9 @@ class Problem:
 
     Stage memory: ``static_bytes`` of its units, of each tie with a unit on it (once on
     a rank), ``engine_bytes`` (likewise), plus ``in_flight[s]`` times (``saved_bytes``
-    of the kept units, plus what each recomputed block reads from outside itself, plus
-    twice the bytes received, plus the bytes sent), plus the bytes of one wire buffer
+    of the kept units, plus what each recomputed block reads from outside itself (with
+    ``checkpointing="all"`` a value once for all blocks of the stage), plus twice the
+    bytes received, plus the bytes sent), plus the bytes of one wire buffer
     each way (received and sent), plus what the larger of two moments of a backward
     needs. In its tail: the largest ``transient_bytes`` of a tail unit. Before: the
     largest of ``reserved_bytes`` plus the ``transient_bytes`` of another unit, and for

@@ -243,7 +243,8 @@ class MemoryRows:
     def _inputs(self, stage: int, chosen: dict[int, Term], in_flight: int) -> Terms:
         """Return what recomputed blocks keep of the values that they read."""
         group_of, program = self.groups.group_of, self.program
-        terms: Terms = []
+        kept: dict[int, list[Term]] = defaultdict(list)
+        sizes: dict[int, int] = {}
         for index, read in enumerate(program.reads):
             if read.block not in chosen:
                 continue
@@ -253,14 +254,17 @@ class MemoryRows:
                 producer = group_of[read.producer]
                 readers.discard(producer)
                 made = program.on(producer, stage)
-            flags = [
+            key = index if self.choice else read.value
+            sizes[key] = read.wire_bytes
+            kept[key] += [
                 self._reads(program.on(reader, stage) - made, chosen[read.block])
                 for reader in sorted(readers)
                 if self._possible(reader, stage)
             ]
-            kept = program.any_of(f"i{index}_{stage}", flags)
-            terms.append((kept, in_flight * float(read.wire_bytes)))
-        return terms
+        return [
+            (program.any_of(f"i{key}_{stage}", flags), in_flight * float(sizes[key]))
+            for key, flags in kept.items()
+        ]
 
     def _reads(self, reads: Term, chosen: Term) -> Term:
         """Return a lower bound, tight at integers, on ``reads * chosen``."""

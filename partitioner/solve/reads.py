@@ -16,6 +16,8 @@ class BlockRead:
     """A value and the units of one block that read it."""
 
     block: int
+    value: int
+    """Number of the value."""
     readers: tuple[int, ...]
     producer: int
     inside: bool
@@ -27,7 +29,7 @@ def block_reads(groups: Groups) -> list[BlockRead]:
     """List what each activation-checkpoint block reads."""
     units = groups.problem.units
     reads = []
-    for value in groups.problem.values:
+    for index, value in enumerate(groups.problem.values):
         by_block: dict[int, list[int]] = {}
         for reader in value.consumers:
             by_block.setdefault(units[reader].block, []).append(reader)
@@ -36,6 +38,7 @@ def block_reads(groups: Groups) -> list[BlockRead]:
                 reads.append(
                     BlockRead(
                         block=block,
+                        value=index,
                         readers=tuple(readers),
                         producer=value.producer,
                         inside=units[value.producer].block == block,

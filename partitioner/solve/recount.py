@@ -77,7 +77,8 @@ def recount(
             here.saved += unit.saved_bytes
     for value in problem.values:
         _send(problem, stages, stage_of, value)
-        for place, _ in _reading_blocks(problem, stage_of, recomputed, value):
+        places = [s for s, _ in _reading_blocks(problem, stage_of, recomputed, value)]
+        for place in set(places) if problem.checkpointing == "all" else places:
             stages[place].saved += value.wire_bytes
     ranks = [_stages_of(problem, rank) for rank in range(_ranks(problem))]
     return Counted(

@@ -79,13 +79,17 @@ def saved_bytes(
 def _block_reads(
     problem: Problem, stage_of: Sequence[int], recomputed: Sequence[bool]
 ) -> Iterator[tuple[int, int]]:
-    """Yield (stage, bytes) of each value that a recomputed block reads from outside."""
+    """Yield (stage, bytes) of each value that a recomputed block reads from outside.
+
+    Where all blocks are recomputed, once for all of a stage that read it.
+    """
     part_of = [
         (stage, unit.block) if again else None
         for unit, stage, again in zip(problem.units, stage_of, recomputed, strict=True)
     ]
     for value in problem.values:
         readers = {part_of[reader] for reader in value.consumers}
-        for part in readers - {part_of[value.producer]}:
-            if part is not None:
-                yield part[0], value.wire_bytes
+        readers -= {part_of[value.producer]}
+        places = [part[0] for part in readers if part is not None]
+        for stage in set(places) if problem.checkpointing == "all" else places:
+            yield stage, value.wire_bytes

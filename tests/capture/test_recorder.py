@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -515,3 +517,12 @@ def test_library_objects_in_an_output_are_dropped_with_a_note():
 
     graph = check(Caches())
     assert any("holds a Cache" in note for note in graph.assumptions)
+
+
+def test_a_model_is_let_go_once_nobody_needs_its_graph():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    capture(model, torch.ones(2, 4))
+    seen = weakref.ref(model)
+    del model
+    gc.collect()
+    assert seen() is None

@@ -28,6 +28,8 @@ class Case:
 
     options: Mapping[str, Any]
     peak: bool = False
+    model: str = "gpt2"
+    """Key of ``MODELS``."""
 
 
 @dataclass(kw_only=True)
@@ -59,6 +61,10 @@ CASES = {
     "fp32-zero": Case(options={"zero_stage": 1}),
     "bf16-zero": Case(options={**BF16, "zero_stage": 1}),
     "bf16-offload": Case(options={**BF16, "zero_stage": 1, "offload_optimizer": True}),
+    "t5-bf16": Case(options={**BF16, "checkpointing": "none"}, peak=True, model="t5"),
+    "t5-bf16-all": Case(
+        options={**BF16, "checkpointing": "all"}, peak=True, model="t5"
+    ),
 }
 
 
@@ -67,21 +73,42 @@ def run(names: Iterable[str], peaks: bool) -> list[Found]:
     return [_run(CASES[name], peak=peaks and CASES[name].peak) for name in names]
 
 
-def _model() -> nn.Module:
+def _gpt2() -> nn.Module:
     config = transformers.GPT2Config(
         n_embd=128, n_layer=4, n_head=4, vocab_size=4000, use_cache=False
     )
-    with torch.device("meta"):
-        model: nn.Module = transformers.GPT2LMHeadModel(config)
+    model: nn.Module = transformers.GPT2LMHeadModel(config)
     return model
+
+
+def _t5() -> nn.Module:
+    """Return layers that share a learnt bias and, decoding, what was encoded."""
+    config = transformers.T5Config(
+        d_model=128, d_kv=32, d_ff=512, num_layers=6, num_decoder_layers=6,
+        num_heads=4, vocab_size=1000, decoder_start_token_id=0, use_cache=False,
+    )  # fmt: skip
+    model: nn.Module = transformers.T5ForConditionalGeneration(config)
+    return model
+
+
+MODELS = {"gpt2": _gpt2, "t5": _t5}
+
+
+def _batch(model: str) -> dict[str, Tensor]:
+    if model == "gpt2":
+        ids = torch.zeros(4, 256, dtype=torch.long)
+        return {"input_ids": ids, "labels": ids}
+    ids, decoded = (torch.zeros(4, n, dtype=torch.long) for n in (256, 128))
+    return {"input_ids": ids, "decoder_input_ids": decoded, "labels": decoded}
 
 
 def _run(case: Case, *, peak: bool) -> Found:
     replicas = int(os.environ["WORLD_SIZE"]) // STAGES
-    ids = torch.zeros(4, 256, dtype=torch.long)
-    batch = {"input_ids": ids, "labels": ids}
+    batch = _batch(case.model)
+    with torch.device("meta"):
+        model = MODELS[case.model]()
     plan = partition(
-        _model(),
+        model,
         STAGES,
         example_inputs=batch,
         micro_batches=MICRO_BATCHES,

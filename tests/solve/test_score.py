@@ -61,6 +61,15 @@ def test_a_recomputed_block_keeps_what_it_reads_from_outside():
     assert second.recompute_peak_bytes == 40
 
 
+def test_what_several_blocks_read_is_kept_once_if_all_are_recomputed():
+    def read(checkpointing):
+        problem = dataclasses.replace(PROBLEM, checkpointing=checkpointing)
+        return score(problem, (0, 1, 1), (True, True, True)).stages[1].saved_bytes
+
+    assert read("auto") == 7 + 7 + 3  # each block pays for itself
+    assert read("all") == 7 + 3
+
+
 def test_the_parts_of_a_block_on_two_stages_count_as_two_blocks():
     first, second = score(PROBLEM, (0, 1, 1), (True, True, False)).stages
     assert first.recompute_peak_bytes == 10
