@@ -94,6 +94,7 @@ def plan_document(**changes: Any) -> dict[str, Any]:
             ),
         ],
         "cluster": None,
+        "loss": None,
         "ties": [{"parameter": "wte.weight", "stages": [0, 1]}],
         "guards": [],
         "assumptions": [],
