@@ -85,13 +85,14 @@ class Evaluating(LookAhead):
                 hold the same parameters as this engine's. Every rank must enter.
             batch_fn: The other plan's.
         """
-        mine = self.module, self.batch_fn
-        self.module, self.batch_fn = module, batch_fn
+        mine = self.module, self.batch_fn, self._counter
+        # Tokens are counted as this engine's own loss does.
+        self.module, self.batch_fn, self._counter = module, batch_fn, None
         self._shapes = None  # the stages have not been told of these
         try:
             yield
         finally:
-            self.module, self.batch_fn = mine
+            self.module, self.batch_fn, self._counter = mine
             self._shapes = None
 
     @contextmanager

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from partitioner.errors import OptionError, RuntimeGuardError
 
-__all__ = ["BatchLayout", "MicroBatch"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["BatchLayout", "MicroBatch", "digest"]
 
 
 class MicroBatch(dict[str, Any]):
@@ -72,6 +75,19 @@ class BatchLayout:
         values = [leaves[name] for name in self._names]
         batch = pytree.tree_unflatten(values, self._spec)
         return batch if self._kind is None else self._kind(batch)
+
+    def weight(
+        self, part: MicroBatch, tokens: Callable[[Any], Any] | None = None
+    ) -> int:
+        """Return how much a micro-batch counts in the means over its batch.
+
+        Args:
+            part: The micro-batch.
+            tokens: Counts what its loss is a mean over; None: samples.
+        """
+        if tokens is None or part.samples == 0:
+            return part.samples
+        return int(tokens(self.rebuild(part)))
 
     def split(self, batch: Any, parts: int) -> list[MicroBatch]:
         """Return a batch as micro-batches, of sizes as equal as can be.
@@ -148,11 +164,6 @@ def _named(paths: list[Any]) -> list[str]:
         name = "_".join(["batch", *parts])
         names.append(name if name not in names else f"{name}_{len(names)}")
     return names
-
-
-def samples_of(batch: MicroBatch) -> int:
-    """Return how many samples a micro-batch adds to its batch."""
-    return batch.samples
 
 
 def digest(batch: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from partitioner.lightning.weights import held_tensors, kept_marks
 from partitioner.runtime.agreement import gather, raise_on_all_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from partitioner.lightning.planning import Planner
 
@@ -36,6 +37,7 @@ class EvaluationStep:
         batch: Its first batch.
         arguments: What the step takes after the batch.
         planner: Plans the step.
+        tokens: Counts what its losses are means over; None: samples.
     """
 
     def __init__(  # noqa: PLR0917 - what a step is made of
@@ -46,8 +48,9 @@ class EvaluationStep:
         batch: Any,
         arguments: tuple[Any, ...],
         planner: Planner,
+        tokens: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._engine = engine
+        self._engine, self._tokens = engine, tokens
         self.layout = BatchLayout(batch)
         self.step = RecordedStep(module, name, self.layout, arguments)
         micro_batch = self.layout.split(batch, engine.micro_batches)[0]
@@ -89,7 +92,6 @@ class EvaluationStep:
         """
         engine = self._engine
         parts = self.layout.split(batch, engine.micro_batches)
-        counts = [part.samples for part in parts]
         with engine.evaluating_with(self._pipeline, self._batch_fn):
             outputs = engine.eval_batch(
                 iter(parts),
@@ -97,35 +99,40 @@ class EvaluationStep:
                 reduce_output=None,
                 num_micro_batches=len(parts),
             )
-        mine = None
+        logged, result = None, None
         if engine.is_last_stage():
-            mine = _joined(outputs, counts)
-        return self._told(mine, sum(counts))
+            kept = [part for part in parts if part.samples]  # the others come last
+            weights = [self.layout.weight(part, self._tokens) for part in kept]
+            outputs = outputs[: len(kept)]
+            logged = _summed([each["logged"] for each in outputs], weights)
+            result = _joined([each["result"] for each in outputs], weights)
+        samples = sum(part.samples for part in parts)
+        return self._means(logged), self._everywhere(result), samples
 
-    def _told(
-        self, mine: tuple[dict[str, float], Any] | None, samples: int
-    ) -> tuple[dict[str, Tensor], Any, int]:
-        """Return on every rank what the last stages know."""
-        engine = self._engine
-        told = [
-            each
-            for each in gather(None if mine is None else (mine[0], samples))
-            if each is not None
-        ]
-        total = sum(count for _, count in told)
-        logged = {
+    def _means(self, mine: tuple[dict[str, float], int] | None) -> dict[str, Tensor]:
+        """Return the means over all replicas, from the sums that last stages know."""
+        told = [each for each in gather(mine) if each is not None]
+        total = sum(weight for _, weight in told)
+        device = self._engine.device
+        return {
             name: torch.tensor(
-                sum(values[name] * count for values, count in told) / total,
-                device=engine.device,
+                sum(sums[name] for sums, _ in told) / total if total else math.nan,
+                device=device,
             )
             for name in self.step.logged
         }
-        result = [None if mine is None else mine[1]]
+
+    def _everywhere(self, mine: Any) -> Any:
+        """Return on every rank what the last stage of its replica has."""
+        engine = self._engine
+        told = [mine]
         if engine.is_pipe_parallel:
-            source = engine._loss_stage_global_rank()  # noqa: SLF001 - the runtime's own
+            source = engine.grid.stage_to_global(engine.num_stages - 1)
             group = engine.grid.get_pipe_parallel_group()
-            dist.broadcast_object_list(result, src=source, group=group)
-        return logged, _on(result[0], engine.device), samples
+            dist.broadcast_object_list(told, src=source, group=group)
+        return pytree.tree_map_only(
+            Tensor, lambda each: each.to(engine.device), told[0]
+        )
 
 
 def stages_of_tensors(engine: Any) -> dict[str, set[int]]:
@@ -163,31 +170,33 @@ def stages_of_modules(stages: Mapping[str, set[int]], module: Any) -> dict[str, 
     return found
 
 
-def _joined(outputs: list[Any], counts: list[int]) -> tuple[dict[str, float], Any]:
-    """Return what was logged and returned for a whole batch, on the host."""
-    kept = [(o, n) for o, n in zip(outputs, counts, strict=True) if n]
-    total = sum(counts)
-    logged = {
-        name: sum(float(output["logged"][name]) * n for output, n in kept) / total
-        for name in outputs[0]["logged"]
+def _summed(
+    logged: list[dict[str, Tensor]], weights: list[int]
+) -> tuple[dict[str, float], int]:
+    """Return the weighted sums of what was logged, and the sum of the weights."""
+    sums = {
+        name: _weighted([each[name] for each in logged], weights) for name in logged[0]
     }
-    flat = [pytree.tree_flatten(output["result"]) for output, _ in kept]
+    return sums, sum(weights)
+
+
+def _joined(results: list[Any], weights: list[int]) -> Any:
+    """Return what a step returned for a whole batch, on the host."""
+    flat = [pytree.tree_flatten(result) for result in results]
     columns = zip(*(leaves for leaves, _ in flat), strict=True)
-    joined = [_join(column, [n for _, n in kept]) for column in columns]
-    return logged, pytree.tree_unflatten(joined, flat[0][1])
+    return pytree.tree_unflatten([_join(c, weights) for c in columns], flat[0][1])
 
 
-def _join(values: tuple[Any, ...], counts: list[int]) -> Any:
+def _join(values: tuple[Any, ...], weights: list[int]) -> Any:
     if not isinstance(values[0], Tensor):
         return values[0]
     tensors = [value.detach().cpu() for value in values]
     if tensors[0].dim():
         return torch.cat(tensors)
-    weighted = [t.double() * n for t, n in zip(tensors, counts, strict=True)]
-    return (torch.stack(weighted).sum() / sum(counts)).to(
-        tensors[0].dtype if tensors[0].is_floating_point() else torch.float32
-    )
+    total = _weighted(tensors, weights)
+    return torch.tensor(total / sum(weights) if sum(weights) else math.nan)
 
 
-def _on(tree: Any, device: torch.device) -> Any:
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), tree)
+def _weighted(values: Sequence[Tensor], weights: list[int]) -> float:
+    """Return a weighted sum; what does not count may be 0/0."""
+    return sum(float(t) * n for t, n in zip(values, weights, strict=True) if n)

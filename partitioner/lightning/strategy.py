@@ -229,7 +229,9 @@ class PipelineStrategy(Placed, Checkpointing):
             self.engine = evaluation_engine(
                 module, name, batch, args, planner, self._config
             )
-        return EvaluationStep(self.engine, module, name, batch, args, planner)
+        return EvaluationStep(
+            self.engine, module, name, batch, args, planner, self._tokens
+        )
 
     # ------------------------------------------------------------------- the end
 

@@ -131,11 +131,8 @@ class TrainingStep:
                 hint="load its weights into the module before fit()",
             )
 
-    def _count(self, batch: MicroBatch) -> Any:
-        """Return what the loss of a micro-batch is a mean over."""
-        if self._tokens is None or batch.samples == 0:
-            return batch.samples
-        return self._tokens(self.layout.rebuild(batch))
+    def _count(self, batch: MicroBatch) -> int:
+        return self.layout.weight(batch, self._tokens)
 
 
 def evaluation_engine(  # noqa: PLR0917 - what a step is made of

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.distributed.launch import launch
+from tests.distributed.lightning_gpt2 import fit_gpt2
 from tests.distributed.lightning_runs import (
     Fit,
     Fitted,
@@ -114,7 +115,7 @@ def test_a_run_is_resumed_on_other_stages_and_from_a_single_process(tmp_path):
 def test_replicas_share_out_the_batches():
     run = Fit(batch_size=4)
     expected = fit(replace(run, batch_size=8, sampler=True), piped=False)
-    zero = {"config": {"zero_optimization": {"stage": 1}}}
+    zero = {"zero_stage": 1}
     for rank in launch(4, fit_all, [run, replace(run, strategy=zero)]):
         for found in rank:
             assert found.steps == expected.steps
@@ -131,3 +132,15 @@ def test_weights_alone_are_files_and_every_rank_must_load_the_same(tmp_path):
     for files, refused in launch(2, weights_and_refusal, str(tmp_path)):
         assert files == (True, True)
         assert "rank 1 gets another batch" in refused
+
+
+def gpt2_on_stages() -> tuple[list[float], dict[str, float]]:
+    return fit_gpt2(piped=True)
+
+
+def test_a_hugging_face_model_averages_over_tokens():
+    losses, logged = fit_gpt2(piped=False)
+    assert {"val_0/dataloader_idx_0", "val_1/dataloader_idx_1"} <= logged.keys()
+    for found in launch(2, gpt2_on_stages):
+        assert found[0] == pytest.approx(losses, rel=BOUND)
+        assert found[1] == pytest.approx(logged, rel=BOUND)
