@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["NoIndex", "NoTrainer", "metrics_refused"]
+__all__ = ["NoIndex", "NoTrainer", "metrics_of", "metrics_refused"]
 
 _SAME_ALWAYS = frozenset({
     "accumulate_grad_batches", "barebones", "devices", "max_epochs", "max_steps",
@@ -89,6 +89,12 @@ for _operation in (
     setattr(NoIndex, f"__{_operation}__", _refuse)
 
 
+def metrics_of(module: nn.Module) -> list[Any]:
+    """Return the metrics of torchmetrics that a module holds."""
+    kind: Any = getattr(sys.modules.get("torchmetrics"), "Metric", None)
+    return [m for m in module.modules() if kind is not None and isinstance(m, kind)]
+
+
 @contextmanager
 def metrics_refused(module: nn.Module, step: str) -> Iterator[None]:
     """Let metrics that count over batches raise if the step calls them.
@@ -100,8 +106,7 @@ def metrics_refused(module: nn.Module, step: str) -> Iterator[None]:
     Raises:
         OptionError: In the step.
     """
-    kind: Any = getattr(sys.modules.get("torchmetrics"), "Metric", None)
-    metrics = [m for m in module.modules() if kind is not None and isinstance(m, kind)]
+    metrics = metrics_of(module)
 
     def refuser(name: str) -> Callable[..., Any]:
         def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:

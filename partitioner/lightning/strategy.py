@@ -22,6 +22,7 @@ from partitioner.lightning.shared_data import (
     check_same,
     isolated,
 )
+from partitioner.lightning.stand_ins import metrics_of
 from partitioner.lightning.training import TrainingStep, evaluation_engine
 from partitioner.lightning.weights import spread
 
@@ -91,6 +92,7 @@ class PipelineStrategy(Placed, Checkpointing):
         self._initialize = dict(initialize or {})
         self._training: TrainingStep | None = None
         self._evaluations: dict[tuple[str, Any], EvaluationStep] = {}
+        self._metrics: list[Any] = []
         self._stream: DataStream | None = None
         self.engine: Any = None
         """DeepSpeed's engine of this rank's stage, while the Trainer runs."""
@@ -125,9 +127,19 @@ class PipelineStrategy(Placed, Checkpointing):
                 config=self._config,
                 initialize=self._initialize,
             )
-        self.engine = self._training.engine
+        self._adopt(self._training.engine)
         self.optimizers = [self._training.optimizer.optimizer]
         self.lr_scheduler_configs = self._training.schedules
+
+    def _adopt(self, engine: Any) -> None:
+        """Use an engine; metrics that hooks update count every replica once."""
+        self.engine = engine
+        metrics = metrics_of(self.lightning_module)
+        self._metrics = [each for each in metrics if each.process_group is None]
+        for metric in metrics:
+            metric.to(self.root_device)
+        for metric in self._metrics:
+            metric.process_group = self._peers()
 
     def model_to_device(self) -> None:
         """Leave the module where it is: the engine moves this rank's stage."""
@@ -226,8 +238,8 @@ class PipelineStrategy(Placed, Checkpointing):
     ) -> EvaluationStep:
         module, planner = self.lightning_module, self._planner()
         if self.engine is None:
-            self.engine = evaluation_engine(
-                module, name, batch, args, planner, self._config
+            self._adopt(
+                evaluation_engine(module, name, batch, args, planner, self._config)
             )
         return EvaluationStep(
             self.engine, module, name, batch, args, planner, self._tokens
@@ -244,6 +256,8 @@ class PipelineStrategy(Placed, Checkpointing):
         if self._training is not None:
             self._training.release()
         if self.engine is not None:
+            for metric in self._metrics:
+                metric.process_group = None
             self.engine.destroy()
         self.engine = self._training = self._stream = None
         self._evaluations.clear()

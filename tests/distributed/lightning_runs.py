@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+from torchmetrics import SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 __all__ = ["Fit", "Fitted", "divided_by_rank", "fit", "fit_all", "weights_alone"]
@@ -80,6 +81,7 @@ class Steps(nn.Module):
         self.unused = nn.Linear(2, 2)
         self.register_buffer("sharpness", torch.ones(()))
         self.accuracy = MulticlassAccuracy(CLASSES, average="micro")
+        self.seen = SumMetric()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.body(x)) * self.sharpness
@@ -107,10 +109,12 @@ class Steps(nn.Module):
 
     def on_validation_batch_end(self, outputs: Any, batch: Any, *_args: Any) -> None:
         self.accuracy.update(outputs["scores"], batch[1])
+        self.seen.update(len(batch[1]))
 
     def on_validation_epoch_end(self) -> None:
-        self.log("accuracy", self.accuracy.compute())
-        self.accuracy.reset()
+        self.log("accuracy", self.accuracy)
+        self.log("seen", self.seen.compute())
+        self.seen.reset()
 
     def test_step(self, batch: Any, batch_idx: int) -> Any:
         x, y = batch

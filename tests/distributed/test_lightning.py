@@ -71,6 +71,7 @@ def test_two_stages_do_what_one_process_does(tmp_path):
     assert len(set(plain.rates)) > 1
     assert (csv_run.steps, plain.steps) == (6, 8)
     assert early.epochs < 6
+    assert plain.logged["seen"] == 30
     half = Fit(optimizer="sgd", trainer={"precision": "bf16-true"})
     ranks = launch(2, fit_all, [*runs, half])
     for *found, rounded in ranks:
