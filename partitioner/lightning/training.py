@@ -62,12 +62,11 @@ class TrainingStep:
         self._parts = planner.micro_batches
         self._example_inputs = module.example_input_array
         clipping = {"gradient_clipping": trainer.gradient_clip_val or 0.0}
+        settings = {**_QUIET, **clipping, **config}
         with ExitStack() as undo:
             undo.callback(self.release)
             self._prepare()
-            self.engine = self._build(
-                planner, batch, {**_QUIET, **clipping, **config}, initialize
-            )
+            self.engine = self._build(planner, batch, settings, initialize)
             undo.pop_all()
 
     def _prepare(self) -> None:

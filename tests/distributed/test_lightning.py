@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.distributed.launch import launch
 from tests.distributed.lightning_gpt2 import fit_gpt2
@@ -51,19 +52,31 @@ def rows(folder: Path) -> list[dict[str, float]]:
         ]
 
 
+def curves(folder: Path) -> dict[str, list[float]]:
+    """Return what TensorBoard would draw."""
+    events = EventAccumulator(str(folder / "logs")).Reload()
+    return {
+        name: [n for each in events.Scalars(name) for n in (each.step, each.value)]
+        for name in events.Tags()["scalars"]
+    }
+
+
 def test_two_stages_do_what_one_process_does(tmp_path):
     folder = str(tmp_path)
     runs = [
         Fit(),
         Fit(
             library="lightning.pytorch", folder=folder, optimizer="adamw",
-            shuffle=True,
+            shuffle=True, logger="CSVLogger",
             trainer={
-                "logger": "csv", "limit_train_batches": 3, "limit_val_batches": 2,
+                "limit_train_batches": 3, "limit_val_batches": 2,
                 "gradient_clip_val": 0.3,
             },
         ),
-        Fit(early=True, trainer={"max_epochs": 6, "val_check_interval": 2}),
+        Fit(
+            early=True, folder=f"{folder}/early", logger="TensorBoardLogger",
+            trainer={"max_epochs": 6, "val_check_interval": 2},
+        ),
     ]  # fmt: skip
     expected = [fit(run, piped=False) for run in runs]
     # Each shows what it is there for.
@@ -86,10 +99,14 @@ def test_two_stages_do_what_one_process_does(tmp_path):
     assert "val_loss" in first
     assert "4/4" in first
     assert "4/4" not in second
-    logged = rows(tmp_path / "logs-piped")
+    logged = rows(tmp_path / "piped" / "logs")
     assert {"loss_step", "loss_epoch", "right", "val_loss"} <= set().union(*logged)
-    by_one_process = rows(tmp_path / "logs-alone")
+    by_one_process = rows(tmp_path / "alone" / "logs")
     assert logged == [pytest.approx(row, rel=BOUND) for row in by_one_process]
+    piped, single = (curves(tmp_path / "early" / side) for side in ("piped", "alone"))
+    assert piped.keys() == single.keys() >= {"loss_step", "val_loss", "epoch"}
+    for name, values in single.items():
+        assert piped[name] == pytest.approx(values, rel=BOUND)
 
 
 def test_a_run_is_resumed_on_other_stages_and_from_a_single_process(tmp_path):
