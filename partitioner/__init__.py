@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from partitioner.plan import Plan
     from partitioner.runtime.weights import InitialWeights
     from partitioner.solve.replicas import Link
+    from partitioner.tuning import tune
     from partitioner.verify import Verification
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "inspect_model",
     "measure_model",
     "partition",
+    "tune",
 ]
 
 _LAZY = {
@@ -89,6 +91,7 @@ _LAZY = {
     "inspect_model": "partitioner.api",
     "measure_model": "partitioner.api",
     "partition": "partitioner.api",
+    "tune": "partitioner.tuning",
 }
 
 

@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
     from partitioner.capture.patterns import Pattern
     from partitioner.cluster import Cluster
+    from partitioner.costed import CostedGraph
     from partitioner.solve.problem import Checkpointing
 
-__all__ = ["inspect_model", "measure_model", "partition"]
+__all__ = ["inspect_model", "measure_model", "partition", "planned", "priced"]
 
 
 def partition(
@@ -157,21 +158,65 @@ def partition(
     loss = Loss.of(loss_fn, example_labels)
     if options.memory_limit_bytes is None:
         options = replace(options, memory_limit_bytes=source.profile.memory_bytes)
-    graph = capture(
+    costed = priced(
         model,
-        example_inputs,
-        dtype=_as_dtype(dtype),
+        source,
+        loss,
+        example_inputs=example_inputs,
+        dtype=dtype,
+        costs=costs,
         leaf=leaf,
         keep_together=keep_together,
         no_cut_inside=no_cut_inside,
         pin=pin,
         equal_stages=equal_stages,
     )
+    return planned(costed, options)
+
+
+def priced(
+    model: nn.Module,
+    source: PriceSource,
+    loss: Loss | None,
+    *,
+    example_inputs: Any,
+    dtype: torch.dtype | str | None,
+    costs: Mapping[Any, Cost] | None,
+    **wishes: Any,
+) -> CostedGraph:
+    """Record a model and price it, with its loss and the costs that are given.
+
+    Args:
+        model: As for :func:`partition`.
+        source: Where prices come from.
+        loss: What the engine will compute on the output.
+        example_inputs: As for :func:`partition`.
+        dtype: As for :func:`partition`.
+        costs: As for :func:`partition`.
+        **wishes: What is to stay whole or together, as for :func:`partition`.
+
+    Raises:
+        PartitionerError: As for :func:`partition`.
+    """
+    graph = capture(model, example_inputs, dtype=_as_dtype(dtype), **wishes)
     given = find_given(graph, costs or {})
     costed = source.price(graph)
     if loss:
         costed = with_loss(costed, source.price(loss_graph(graph, loss)))
-    costed = with_given(costed, given)
+    return with_given(costed, given)
+
+
+def planned(costed: CostedGraph, options: Options) -> Plan:
+    """Find the best plan for a priced model.
+
+    Args:
+        costed: The model.
+        options: What is asked for.
+
+    Raises:
+        OptionError: The options contradict the model.
+        InfeasibleError: No plan obeys the limits.
+    """
     statement, units = problem_for(costed, options)
     assignment = solve(
         statement,

@@ -19,6 +19,7 @@ from partitioner.cli_doctor import doctor
 from partitioner.cli_options import JSON, POSITIVE, TARGET, file_option, planning
 from partitioner.cli_output import opened, planned, progress, show, status
 from partitioner.cli_timeline import replan, trace
+from partitioner.cli_tune import tune
 from partitioner.errors import PartitionerError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ main.add_command(export)
 main.add_command(import_)
 main.add_command(trace)
 main.add_command(replan)
+main.add_command(tune)
 
 
 @main.command()

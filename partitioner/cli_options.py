@@ -11,7 +11,15 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["EXISTING_FILE", "JSON", "POSITIVE", "TARGET", "file_option", "planning"]
+__all__ = [
+    "EXISTING_FILE",
+    "JSON",
+    "POSITIVE",
+    "TARGET",
+    "file_option",
+    "options_of",
+    "planning",
+]
 
 
 def _usable(
@@ -59,85 +67,85 @@ EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table."
 )
-_PLANNING = (
-    click.option(
+_PLANNING = {
+    "micro_batches": click.option(
         "--micro-batches",
         type=POSITIVE,
         show_default="four times the stages",
         metavar="M",
         help="Micro-batches per step.",
     ),
-    click.option(
+    "device": click.option(
         "--device",
         show_default="the accelerator present, else cpu",
         metavar="NAME",
         help="Profile to price for: cpu, a100-80g, h100, …, or a .toml or .json file; "
         "measure: time the model's parts here.",
     ),
-    click.option(
+    "measurements": click.option(
         "--measurements",
         type=EXISTING_FILE,
         metavar="FILE",
         help="Price by what `partitioner measure` wrote.",
     ),
-    click.option(
+    "memory_limit": click.option(
         "--memory-limit",
         metavar="SIZE",
         show_default="the device's",
         help="Memory of one stage, like 24GiB.",
     ),
-    click.option(
+    "dtype": click.option(
         "--dtype",
         metavar="DTYPE",
         show_default="the model's",
         help="Dtype to record and price in, like bfloat16.",
     ),
-    click.option(
+    "optimizer": click.option(
         "--optimizer",
         default="adamw",
         show_default=True,
         metavar="NAME",
         help="Optimizer whose states take memory.",
     ),
-    click.option(
+    "checkpointing": click.option(
         "--checkpointing",
         type=click.Choice(["none", "auto", "all"]),
         default="auto",
         show_default=True,
         help="Where to recompute activations in backward.",
     ),
-    click.option(
+    "schedule": click.option(
         "--schedule",
         type=click.Choice(["1f1b", "dualpipev"]),
         default="1f1b",
         show_default=True,
         help="Schedule to plan for.",
     ),
-    click.option(
+    "objective": click.option(
         "--objective",
         type=click.Choice(["step", "bottleneck"]),
         default="step",
         show_default=True,
         help="Shortest step, or fastest slowest stage.",
     ),
-    click.option(
+    "devices_per_node": click.option(
         "--devices-per-node",
         type=POSITIVE,
         metavar="N",
         help="Stages stand on nodes of so many devices; needs --between-nodes.",
     ),
-    click.option(
+    "between_nodes": click.option(
         "--between-nodes",
         metavar="LINK",
         help="What a device has between nodes: ib-400, ethernet-100, …, or Gbit/s.",
     ),
-    click.option(
+    "within_node": click.option(
         "--within-node",
         metavar="LINK",
         show_default="the device's",
         help="What it has inside its node: nvlink4, pcie4, …",
     ),
-    click.option(
+    "replicas": click.option(
         "--replicas",
         type=POSITIVE,
         metavar="R",
@@ -145,7 +153,7 @@ _PLANNING = (
         help="Pipelines side by side: under ZeRO they share the optimizer's states, "
         "in a cluster they spread the stages over more nodes.",
     ),
-    click.option(
+    "zero_stage": click.option(
         "--zero-stage",
         type=click.IntRange(0, 1),
         default=0,
@@ -153,51 +161,51 @@ _PLANNING = (
         metavar="0|1",
         help="DeepSpeed's ZeRO; a pipeline has 0 or 1.",
     ),
-    click.option(
+    "offload_optimizer": click.option(
         "--offload-optimizer",
         is_flag=True,
         help="Keep the optimizer's states in the host's memory; needs --zero-stage 1.",
     ),
-    click.option(
+    "leaf": click.option(
         "--leaf",
         multiple=True,
         metavar="PATTERN",
         help="Modules that run whole and are not recorded through; repeatable.",
     ),
-    click.option(
+    "no_cut_inside": click.option(
         "--no-cut-inside",
         multiple=True,
         metavar="PATTERN",
         help="Modules that no cut may go through; repeatable.",
     ),
-    click.option(
+    "keep_together": click.option(
         "--keep-together",
         multiple=True,
         callback=_groups,
         metavar="PATTERN,PATTERN",
         help="Modules that share a stage; repeatable.",
     ),
-    click.option(
+    "pin": click.option(
         "--pin",
         multiple=True,
         callback=_pins,
         metavar="PATTERN=STAGE",
         help="Stage that modules run on, negative from the last; repeatable.",
     ),
-    click.option(
+    "equal_stages": click.option(
         "--equal-stages",
         multiple=True,
         metavar="PATTERN",
         help="Modules of which every stage runs equally many; repeatable.",
     ),
-    click.option(
+    "solver": click.option(
         "--solver",
         type=click.Choice(["cbc", "highs"]),
         default="cbc",
         show_default=True,
         help="Program that looks for the best plan.",
     ),
-    click.option(
+    "gap": click.option(
         "--gap",
         type=click.FloatRange(min=0, max=1),
         default=0.01,
@@ -205,7 +213,7 @@ _PLANNING = (
         metavar="FRACTION",
         help="Distance from the best step time at which to stop.",
     ),
-    click.option(
+    "time_limit_s": click.option(
         "--time-limit",
         "time_limit_s",
         type=click.FloatRange(min=0, min_open=True),
@@ -214,7 +222,7 @@ _PLANNING = (
         metavar="SECONDS",
         help="Time for the solver; the best plan so far is used after it.",
     ),
-)
+}
 
 
 def planning(command: Callable[..., None]) -> Callable[..., None]:
@@ -225,9 +233,22 @@ def planning(command: Callable[..., None]) -> Callable[..., None]:
         cluster = _cluster({name: options.pop(name) for name in _CLUSTER})
         command(*arguments, cluster=cluster, **options)
 
-    for option in reversed(_PLANNING):
-        gathered = option(gathered)
-    return gathered
+    return options_of(*_PLANNING)(gathered)
+
+
+def options_of(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command some of the options of planning.
+
+    Args:
+        *names: Keys of ``_PLANNING``, in the order of the help.
+    """
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        for name in reversed(names):
+            command = _PLANNING[name](command)
+        return command
+
+    return decorated
 
 
 _CLUSTER = ("devices_per_node", "between_nodes", "within_node")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -108,6 +109,11 @@ class Cluster:
     def nodes(self, ranks: int) -> int:
         """Return how many nodes all replicas of a pipeline of some ranks take."""
         return self._node(ranks - 1, self.replicas - 1) + 1
+
+    def replicas_by_node(self, rank: int) -> tuple[int, ...]:
+        """Return how many replicas of a rank stand on each node that has any."""
+        nodes = (self._node(rank, replica) for replica in range(self.replicas))
+        return tuple(Counter(nodes).values())
 
     def _node(self, rank: int, replica: int) -> int:
         return (rank * self.replicas + replica) // self.devices_per_node

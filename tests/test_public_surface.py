@@ -55,6 +55,7 @@ NAMES = ERRORS | {
     "inspect_model",
     "measure_model",
     "partition",
+    "tune",
 }
 CLUSTER_OPTIONS = {
     "--devices-per-node",
@@ -85,6 +86,19 @@ PLANNING_OPTIONS = CLUSTER_OPTIONS | {
     "--time-limit",
     "--json",
 }
+NOT_TUNED = {
+    "--stages",
+    "--micro-batches",
+    "--schedule",
+    "--replicas",
+    "--zero-stage",
+    "--memory-limit",
+    "--devices-per-node",
+    "--offload-optimizer",
+    "--objective",
+    "--pin",
+}
+"""What ``tune`` decides by itself, or calls by another name, or does not do."""
 COMMANDS = {
     "inspect": PLANNING_OPTIONS
     | {"--output", "-o", "--timeline", "--trace", "--compare", "--explain"}
@@ -96,6 +110,8 @@ COMMANDS = {
     "trace": {"--json"},
     "doctor": {"--plan", "--env", "--stages", "--processes", "--total-steps"}
     | {"--fix", "--output", "-o", "--json"},
+    "tune": {"--gpus", "--nodes", "--batch", "--memory", "--output", "-o"}
+    | (PLANNING_OPTIONS - NOT_TUNED),
     "replan": {"--plan", "--from", "--output", "-o", "--json"},
 }
 PLANNING = ("inspect", "verify")
@@ -180,6 +196,17 @@ def test_options_default_to_what_the_function_does() -> None:
         )
         for option in shared:
             assert given[option] == parameters[option].default, option
+
+
+def test_options_of_tune_default_to_what_its_function_does() -> None:
+    assert isinstance(main, click.Group)
+    parameters = inspect.signature(partitioner.tune).parameters
+    line = ["model.py", "--gpus", "8", "--batch", "64"]
+    given = main.commands["tune"].make_context("tune", line).params
+    shared = given.keys() - {"target", "as_json", "output"}
+    assert shared <= parameters.keys()
+    for option in shared - {"gpus", "batch"}:
+        assert given[option] == parameters[option].default, option
 
 
 def test_version_is_the_distribution_s() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from partitioner.graph import ModelGraph
     from partitioner.options import Options
 
-__all__ = ["ds_config"]
+__all__ = ["batch_size", "ds_config"]
 
 LEARNING_RATE = 1e-4
 """A starting point; the user's own optimizer or ``optimizer=`` entry replaces it."""
@@ -41,7 +41,7 @@ def ds_config(
     """
     name, parameters = _OPTIMIZERS[options.optimizer.lower().replace("_", "-")]
     config: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": _batch_size(graph),
+        "train_micro_batch_size_per_gpu": batch_size(graph),
         "gradient_accumulation_steps": options.micro_batches,
         "optimizer": {"type": name, "params": {"lr": LEARNING_RATE, **parameters}},
         # DeepSpeed clips at 1.0 by default since 0.19.3: a choice for the user.
@@ -86,7 +86,8 @@ def _allowances(config: Mapping[str, Any], options: Options) -> dict[str, Any]:
     return allowed
 
 
-def _batch_size(graph: ModelGraph) -> int:
+def batch_size(graph: ModelGraph) -> int:
+    """Return the samples of one micro-batch: the first size of the first input."""
     shape = graph.inputs[0].shape
     return shape[0] if shape else 1
 

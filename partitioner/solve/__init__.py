@@ -13,7 +13,7 @@ from partitioner.solve.problem import (
     Unit,
     Value,
 )
-from partitioner.solve.replicas import Link, Tried, search
+from partitioner.solve.replicas import Link, replica_sums_s
 from partitioner.solve.score import RankScore, Score, StageScore, score
 
 __all__ = [
@@ -26,11 +26,10 @@ __all__ = [
     "Score",
     "StageScore",
     "Tie",
-    "Tried",
     "Unit",
     "Value",
     "check",
+    "replica_sums_s",
     "score",
-    "search",
     "solve",
 ]

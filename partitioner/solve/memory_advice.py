@@ -93,7 +93,8 @@ def _modes(problem: Problem) -> list[Problem]:
 
 def _hint(problem: Problem, tightest: _Tightest) -> str:
     needed = _size(tightest.needed_bytes)
-    advice = [f"{problem.ranks} stages would fit a limit of {needed}"]
+    stages = "1 stage" if problem.ranks == 1 else f"{problem.ranks} stages"
+    advice = [f"{stages} would fit a limit of {needed}"]
     if problem.devices:
         advice = [f"rank {tightest.rank} would need {needed}"]
     if problem.checkpointing == "none":
