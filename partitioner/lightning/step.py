@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["RecordedStep"]
 
 _LOGGED, _RESULT = "log:", "out:"
+_VALUE = ("self", "name", "value")
 _MEANS = ("mean", torch.mean)
 
 
@@ -95,7 +97,9 @@ class RecordedStep:
 
     def _log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Stand in for the module's ``log``: the value becomes an output."""
-        options = _by_name(args, options)
+        signature = inspect.signature(type(self.module).log)
+        given = signature.bind(self.module, name, value, *args, **options).arguments
+        options = {k: v for k, v in given.items() if k not in _VALUE}
         if not isinstance(value, Tensor):
             raise OptionError(
                 f"self.log({name!r}, …) in {self.name} gets a {type(value).__name__}: "
@@ -123,11 +127,7 @@ class RecordedStep:
         self._values[name] = value.detach().reshape(())
 
     def loss(self, output: Mapping[str, Any], _labels: Any) -> Any:
-        """Return the loss of a micro-batch and all that is reported beside it.
-
-        Raises:
-            OptionError: The step returns something that is no scalar.
-        """
+        """Return the loss of a micro-batch and all that is reported beside it."""
         result = dict(output["result"])
         named = {f"{_LOGGED}{name}": value for name, value in output["logged"].items()}
         named |= {f"{_RESULT}{name}": value for name, value in result.items()}
@@ -184,9 +184,3 @@ def _training_result(result: Any) -> dict[str, Any]:
         name: value if name == "loss" else value.detach()
         for name, value in result.items()
     }
-
-
-def _by_name(args: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``log`` after the value by their names."""
-    names = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx")
-    return {**dict(zip(names, args, strict=False)), **options}

@@ -12,7 +12,13 @@ from torch import nn
 
 from partitioner.errors import OptionError
 from partitioner.lightning.batches import BatchLayout
-from partitioner.lightning.checks import check_fit, check_options, check_precision
+from partitioner.lightning.checks import (
+    check_device,
+    check_fit,
+    check_options,
+    check_precision,
+    check_world,
+)
 from partitioner.lightning.library import imported
 from partitioner.lightning.optimizers import StageOptimizer
 from partitioner.lightning.planning import Planner
@@ -32,7 +38,7 @@ class Small(pl.LightningModule):
 
     def training_step(self, batch, batch_idx):
         loss = (self(batch["x"]) - batch["y"]).square().mean()
-        self.log("loss", loss, prog_bar=True, batch_size=len(batch["x"]))
+        self.log("loss", loss, True, on_step=True, batch_size=len(batch["x"]))
         return loss
 
     def configure_optimizers(self):
@@ -58,7 +64,7 @@ def test_a_step_is_recorded_under_the_modules_own_names():
     assert set(made.graph.aliases) == set(dict(module.named_parameters()))
     assert made.graph.model is module
     assert set(step.logged) == {"loss"}
-    assert step.logged["loss"] == {"prog_bar": True}
+    assert step.logged["loss"] == {"prog_bar": True, "on_step": True}
     assert [each.name for each in made.graph.inputs] == ["batch_x", "batch_y"]
     # The module is as it was.
     assert {"forward", "log"}.isdisjoint(vars(module))
@@ -95,6 +101,7 @@ REFUSED = {
     "reads the trainer's 'global_step'": lambda m, b, i, loss: loss + m.global_step,
     "gets a float": logging(0.5),
     "gets a MeanMetric": logging(lambda m, loss: m.accuracy),
+    "logs 'loss' twice": lambda m, b, i, loss: [m.log("loss", loss), loss][1],
     "shape \\(2,\\)": logging(lambda m, loss: torch.stack([loss, loss])),
     "reduce_fx='sum'": logging(lambda m, loss: loss, reduce_fx="sum"),
     "updates the metric MeanMetric": metric_updated,
@@ -189,5 +196,11 @@ def test_options_that_are_decided_elsewhere_are_refused():
     ):
         with pytest.raises(OptionError, match=words):
             check_options(options, initialize)
+    check_world(4, 2)
+    with pytest.raises(OptionError, match="3 processes for 2 stages"):
+        check_world(3, 2)
+    check_device("cpu", "cpu")
+    with pytest.raises(OptionError, match="DS_ACCELERATOR=cpu"):
+        check_device("cpu", "cuda")
     with pytest.raises(OptionError, match="16-mixed"):
         check_precision("16-mixed")
