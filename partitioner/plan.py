@@ -19,8 +19,9 @@ from partitioner.files import write_whole
 from partitioner.graph import ModelGraph, info
 from partitioner.plan_costs import DEPTH, By, Sort, breakdown
 from partitioner.plan_file import load_plan, save_plan
+from partitioner.plan_stages import StagePlan, stage_plans
 from partitioner.plan_training import TrainablePlan
-from partitioner.plan_view import StagePlan, plan_dict, stage_plans
+from partitioner.plan_view import plan_dict
 from partitioner.report import plan_text
 from partitioner.runtime.timeline import trace_steps
 from partitioner.simulate import chrome_trace, grid

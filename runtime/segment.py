@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils.checkpoint import checkpoint
 
 from partitioner.runtime.generated_code import compiled
 from partitioner.runtime.header import Header
 from partitioner.runtime.namespace import Scope, attach, lookup
-from partitioner.runtime.recompute import Recomputation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
     from partitioner.runtime.wire import WireSpec
 
-__all__ = ["CheckpointedSegment", "Segment", "SegmentBody", "SegmentProgram"]
+__all__ = ["Segment", "SegmentBody", "SegmentProgram"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,83 +209,6 @@ class Segment(SegmentProgram):
         return tuple(received)
 
 
-class CheckpointedSegment(Segment):
-    """A segment which keeps only its inputs and runs again during backward.
-
-    Independent of DeepSpeed's own checkpointing. Dropout draws the same numbers
-    again, and buffers are left as the first run left them.
-    """
-
-    def __init__(
-        self,
-        body: SegmentBody,
-        *,
-        receive: WireSpec | None = None,
-        send: WireSpec | None = None,
-        is_first: bool = False,
-    ) -> None:
-        super().__init__(body, receive=receive, send=send, is_first=is_first)
-        self._recomputation = Recomputation(self)
-        # Until it is known that in this mode the body leaves its inputs alone, copies
-        # are handed to it: what was written in place could not be recomputed.
-        self._writes_inputs = {True: True, False: True}
-        self._used, self._passed = _ways_of_inputs(body.graph)
-
-    def run(self, *values: Any) -> tuple[Any, ...]:
-        """Compute the outgoing values, to be recomputed during backward."""
-        if not torch.is_grad_enabled():
-            return super().run(*values)
-        copies = self._writes_inputs[self.training]
-        seen: list[list[int]] = []
-        result: tuple[Any, ...] = checkpoint(
-            partial(self._run_again, copies=copies, seen=seen),
-            *self._shielded(values),
-            use_reentrant=False,
-            preserve_rng_state=True,
-            context_fn=self._recomputation.context_fn,
-        )
-        self._writes_inputs[self.training] = any(seen[0])
-        return tuple(
-            made if index is None or seen[0][index] else values[index]
-            for made, index in zip(result, self._passed, strict=True)
-        )
-
-    def _shielded(self, values: Sequence[Any]) -> list[Any]:
-        """Keep from recomputation what a later segment may write in place.
-
-        What is only handed on is left out; of what is also used, a copy is kept.
-        """
-        later = self._body.written_later
-        return [
-            (_copy(value) if index in later else value) if used else None
-            for index, (value, used) in enumerate(zip(values, self._used, strict=True))
-        ]
-
-    def _run_again(
-        self, *values: Any, copies: bool, seen: list[list[int]]
-    ) -> tuple[Any, ...]:
-        """Run the body on the values or on copies; note how often each was written."""
-        inputs = [_copy(value) for value in values] if copies else list(values)
-        before = _versions(inputs)
-        around = self.around_recomputation if seen else None
-        with around() if around else nullcontext():
-            result = super().run(*inputs)
-        after = _versions(inputs)
-        seen.append([new - old for old, new in zip(before, after, strict=True)])
-        return result
-
-
-def _ways_of_inputs(
-    graph: fx.Graph,
-) -> tuple[tuple[bool, ...], tuple[int | None, ...]]:
-    """Say of each input whether it is used, and of each output which input it is."""
-    inputs = list(graph.find_nodes(op="placeholder"))
-    used = tuple(any(user.op != "output" for user in node.users) for node in inputs)
-    place = {node: index for index, node in enumerate(inputs)}
-    (outputs,) = graph.output_node().args
-    return used, tuple(place.get(node) for node in outputs)  # type: ignore[union-attr]
-
-
 @contextmanager
 def _without_caches(configs: Sequence[Any]) -> Iterator[None]:
     """Switch ``use_cache`` off, and back to what it was."""
@@ -306,14 +227,3 @@ def _device_of(values: Sequence[Any], default: torch.device) -> torch.device:
         if isinstance(value, Tensor):
             return value.device
     return default
-
-
-def _versions(values: Sequence[Any]) -> list[int]:
-    return [
-        value._version if isinstance(value, Tensor) else 0  # noqa: SLF001 - torch has no public name
-        for value in values
-    ]
-
-
-def _copy(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value

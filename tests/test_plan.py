@@ -10,7 +10,8 @@ from deepspeed.pipe import LayerSpec
 from safetensors.torch import save_file
 
 from partitioner import OptionError, PartitionerError, Plan, WeightsError, partition
-from partitioner.runtime.segment import CheckpointedSegment, Segment
+from partitioner.runtime.checkpointed_segment import CheckpointedSegment
+from partitioner.runtime.segment import Segment
 from partitioner.solve import check
 from tests.models import MODELS
 

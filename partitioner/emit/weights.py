@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from deepspeed.pipe import LayerSpec
 
-from partitioner.runtime.segment import CheckpointedSegment, Segment
+from partitioner.runtime.checkpointed_segment import CheckpointedSegment
+from partitioner.runtime.segment import Segment
 from partitioner.runtime.weights import (
     StageWeights,
     WeightedSpec,

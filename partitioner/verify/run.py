@@ -14,7 +14,8 @@ from partitioner.capture.inputs import Example
 from partitioner.capture.session import set_mode
 from partitioner.capture.tree import flatten
 from partitioner.capture.untouched import untouched
-from partitioner.runtime.segment import CheckpointedSegment, Segment, SegmentProgram
+from partitioner.runtime.checkpointed_segment import CheckpointedSegment
+from partitioner.runtime.segment import Segment, SegmentProgram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,10 +15,11 @@ from deepspeed.pipe import LayerSpec
 from torch import Tensor, fx, nn
 
 from partitioner.runtime.batch import BatchAdapter
+from partitioner.runtime.checkpointed_segment import CheckpointedSegment
 from partitioner.runtime.labels import LabelsLayout
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
-from partitioner.runtime.segment import CheckpointedSegment, Segment, SegmentBody
+from partitioner.runtime.segment import Segment, SegmentBody
 from partitioner.runtime.ties import ParameterTie
 from partitioner.runtime.wire import WireSpec
 from partitioner.runtime.wire_value import WireValue

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from partitioner import PartitionerError, Plan, partition
 from partitioner.emit import Layers, Placement, emit
-from partitioner.runtime.segment import CheckpointedSegment
+from partitioner.runtime.checkpointed_segment import CheckpointedSegment
 from partitioner.verify.seeding import Seeding
 from tests.distributed.tied_models import Woven
 from tests.distributed.zoo_runs import (

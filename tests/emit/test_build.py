@@ -9,7 +9,8 @@ from partitioner.capture import capture
 from partitioner.emit import Placement, emit
 from partitioner.emit.build import batch_adapter, layer_specs
 from partitioner.errors import RuntimeGuardError
-from partitioner.runtime.segment import CheckpointedSegment, Segment
+from partitioner.runtime.checkpointed_segment import CheckpointedSegment
+from partitioner.runtime.segment import Segment
 from tests.captured import captured, two_stages
 from tests.models import MODELS
 

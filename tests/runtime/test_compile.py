@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from partitioner.errors import OptionError
+from partitioner.runtime.checkpointed_segment import CheckpointedSegment
 from partitioner.runtime.compile_options import compile_options
-from partitioner.runtime.segment import CheckpointedSegment, Segment, SegmentBody
+from partitioner.runtime.segment import Segment, SegmentBody
 from partitioner.runtime.wire import WireSpec
 from partitioner.runtime.wire_value import WireValue
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from partitioner.runtime.segment import CheckpointedSegment, Segment, SegmentBody
+from partitioner.runtime.checkpointed_segment import CheckpointedSegment
+from partitioner.runtime.segment import Segment, SegmentBody
 
 
 class Draws(nn.Module):

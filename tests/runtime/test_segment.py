@@ -11,12 +11,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from partitioner.errors import EmitError
-from partitioner.runtime.segment import (
-    CheckpointedSegment,
-    Segment,
-    SegmentBody,
-    SegmentProgram,
-)
+from partitioner.runtime.checkpointed_segment import CheckpointedSegment
+from partitioner.runtime.segment import Segment, SegmentBody, SegmentProgram
 from partitioner.runtime.wire import WireSpec
 from partitioner.runtime.wire_value import WireValue
 
