@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from partitioner.errors import OptionError
@@ -28,11 +29,12 @@ class StageOptimizer:
         module: The model, for names.
 
     Raises:
-        OptionError: It holds parameters that are not the model's, or all of a group's
-            are frozen.
+        OptionError: It holds parameters that are not the model's, or runs the model
+            itself.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
+        _check_step(optimizer)
         self.optimizer = optimizer
         names = {id(p): name for name, p in module.named_parameters()}
         for group in optimizer.param_groups:
@@ -120,6 +122,15 @@ class StageOptimizer:
             )
         ]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _check_step(optimizer: torch.optim.Optimizer) -> None:
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise OptionError(
+            f"{type(optimizer).__name__} runs forward and backward itself (closure)",
+            hint="choose one that steps by gradients alone",
+        )
 
 
 def _among(names: Sequence[str]) -> Callable[[str, nn.Parameter], bool]:

@@ -135,6 +135,8 @@ def test_the_optimizer_says_what_trains():
     assert first["params"]("second.bias", module.second.bias)
     assert not first["params"]("scale", module.scale)
     assert second["params"]("scale", module.scale)
+    with pytest.raises(OptionError, match="LBFGS runs forward"):
+        StageOptimizer(torch.optim.LBFGS(module.parameters()), module)
     with pytest.raises(OptionError, match="not the module's"):
         StageOptimizer(torch.optim.SGD([nn.Parameter(torch.ones(7))]), module)
 
