@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from benchmarks.models import SHAPES, Shape
 from partitioner import partition
 from partitioner.runtime.agreement import ensure_process_group
+from tests.distributed.memory_cases import own_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,6 +43,13 @@ KINDS = {
     "master_bytes": "master copies",
     "optimizer_bytes": "optimizer states",
 }
+PREDICTED_AS = {
+    "weights": "weight_bytes",
+    "gradients": "gradient_bytes",
+    "masters": "master_bytes",
+    "states": "optimizer_bytes",
+}
+"""What an engine's own tensors are called in a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,31 +135,10 @@ class Kinds:
 
     def look(self, gradient: Tensor) -> Tensor:
         """Note what is there now."""
-        for kind, tensors in self.tensors().items():
+        for name, tensors in own_tensors(self.engine).items():
+            kind = PREDICTED_AS[name]
             self.most[kind] = max(self.most[kind], on_device(tensors))
         return gradient
-
-    def tensors(self) -> dict[str, list[Tensor]]:
-        """Return the engine's own tensors."""
-        module, optimizer = self.engine.module, self.engine.optimizer
-        inner = getattr(optimizer, "optimizer", optimizer)
-        weights = [*module.parameters(), *module.buffers()]
-        own = {tensor.untyped_storage().data_ptr() for tensor in weights}
-        stepped = [p for group in inner.param_groups for p in group["params"]]
-        gradients = getattr(optimizer, "fp32_groups_gradients_flat", None)
-        if gradients is None:  # else those of one micro-batch come and go beside them
-            gradients = [p.grad for p in module.parameters() if p.grad is not None]
-        states = [t for state in inner.state.values() for t in state.values()]
-        return {
-            "weight_bytes": weights,
-            "gradient_bytes": gradients,
-            "master_bytes": [
-                p for p in stepped if p.untyped_storage().data_ptr() not in own
-            ],
-            "optimizer_bytes": [
-                t for t in states if isinstance(t, Tensor) and t.numel() > 1
-            ],
-        }
 
 
 def on_device(tensors: Iterable[Tensor]) -> int:

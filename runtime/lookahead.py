@@ -53,7 +53,7 @@ class LookAhead(PipelineEngine):
         Raises:
             OptionError: The loss does not show what it averages over.
         """
-        self._hosts = HostGroup()
+        self.hosts = HostGroup()
         self._loaded: list[Any] = []
         self._ahead = Prefetched(self.device)
         self._shapes: Any = None
@@ -163,7 +163,7 @@ class LookAhead(PipelineEngine):
 
     def _agree(self, taken: int, shapes: int) -> tuple[int, int]:
         """Return the fewest micro-batches and the greatest change of all ranks."""
-        fewest, change = self._hosts.least([taken, -shapes])
+        fewest, change = self.hosts.least([taken, -shapes])
         return fewest, -change
 
     def _follow(self, shapes: int) -> None:

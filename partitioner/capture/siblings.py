@@ -24,6 +24,7 @@ __all__ = ["in_fixed_order"]
 
 _ID = re.compile(r"(.*)@(\d+)(.*)")
 """``module path@call number`` and what follows."""
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +42,8 @@ class _Block:
 
     def key(self) -> str:
         """Return what tells its arguments from those of another call."""
-        return repr(map_tree(_sortable, self.arguments))
-
-
-def _sortable(value: Any) -> Any:
-    return f"{value:020}" if type(value) is int else value
+        # Numbers by their size: the second piece of a tensor comes before the tenth.
+        return _NUMBER.sub(lambda found: found[0].zfill(20), repr(self.arguments))
 
 
 def in_fixed_order(recording: Recording) -> Recording:

@@ -65,7 +65,8 @@ def trace_steps(
     recorder = Recorder(engine, modules=modules)
     with recorder.installed():
         yield
-    group = HostGroup().group
+    hosts = getattr(engine, "hosts", None) or HostGroup()  # a plan's engine has one
+    group = hosts.group
     offsets_s = clock_offsets_s(group)
     mine = _Rank.of(recorder, engine)
     everyone: list[Any] | None = (

@@ -138,6 +138,21 @@ def test_what_draws_or_writes_keeps_its_order(inner: type[Scale]):
     assert all(found.ok for found in cut_everywhere(graph))
 
 
+class Pieces(toys.Toy):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        made = [self.second(piece) for piece in h.split(1)]
+        return torch.cat(made)
+
+
+def test_pieces_keep_their_order():
+    graph = capture(seeded(Pieces()), torch.rand(12, 6))
+    calls = [n for n in graph.graph.nodes if str(n.target) == "second"]
+    read = [call.all_input_nodes[0].args[1] for call in calls]
+    assert read == list(range(12))
+    assert all(found.ok for found in cut_everywhere(graph))
+
+
 def test_calls_that_need_each_other_keep_their_order():
     graph = capture(seeded(InARow(("far", "all", "near"))), BATCH)
     assert kinds(graph) == ["far", "all", "near"]

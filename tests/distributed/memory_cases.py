@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from partitioner import InitialWeights, Plan, partition
 from partitioner.cost.live import LiveBytes
 
-__all__ = ["CASES", "Case", "Found", "run"]
+__all__ = ["CASES", "Case", "Found", "own_tensors", "run"]
 
 STAGES, MICRO_BATCHES, STEPS = 2, 3, 2
 
@@ -161,28 +161,28 @@ class _Watch:
     def _look(self, gradient: Tensor) -> Tensor:
         sent = [one for one in self.engine.pipe_buffers["outputs"] if one is not None]
         self.sent_kept = max(self.sent_kept, len(sent))
-        for kind, tensors in self._tensors().items():
+        for kind, tensors in own_tensors(self.engine).items():
             self.kinds[kind] = max(self.kinds.get(kind, 0), _bytes(tensors))
         return gradient
 
-    def _tensors(self) -> dict[str, list[Tensor]]:
-        module, optimizer = self.engine.module, self.engine.optimizer
-        inner = getattr(optimizer, "optimizer", optimizer)
-        weights = [*module.parameters(), *module.buffers()]
-        own = {tensor.untyped_storage().data_ptr() for tensor in weights}
-        stepped = [p for group in inner.param_groups for p in group["params"]]
-        gradients = getattr(optimizer, "fp32_groups_gradients_flat", None)
-        if gradients is None:  # else those of one micro-batch come and go beside them
-            gradients = [p.grad for p in module.parameters() if p.grad is not None]
-        states = [t for state in inner.state.values() for t in state.values()]
-        return {
-            "weights": weights,
-            "gradients": gradients,
-            "masters": [
-                p for p in stepped if p.untyped_storage().data_ptr() not in own
-            ],
-            "states": [t for t in states if isinstance(t, Tensor) and t.numel() > 1],
-        }
+
+def own_tensors(engine: Any) -> dict[str, list[Tensor]]:
+    """Return an engine's own tensors, by what they are for."""
+    module, optimizer = engine.module, engine.optimizer
+    inner = getattr(optimizer, "optimizer", optimizer)
+    weights = [*module.parameters(), *module.buffers()]
+    own = {tensor.untyped_storage().data_ptr() for tensor in weights}
+    stepped = [p for group in inner.param_groups for p in group["params"]]
+    gradients = getattr(optimizer, "fp32_groups_gradients_flat", None)
+    if gradients is None:  # else those of one micro-batch come and go beside them
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    states = [t for state in inner.state.values() for t in state.values()]
+    return {
+        "weights": weights,
+        "gradients": gradients,
+        "masters": [p for p in stepped if p.untyped_storage().data_ptr() not in own],
+        "states": [t for t in states if isinstance(t, Tensor) and t.numel() > 1],
+    }
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
