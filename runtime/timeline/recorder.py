@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deepspeed.runtime.pipe import schedule as deepspeed
-from deepspeed.runtime.pipe.dualpipev import DualPipeVEngine
 
+from partitioner.runtime.instructions import stage_of, watched_instructions
 from partitioner.runtime.timeline.clock import Clock
 
 if TYPE_CHECKING:
@@ -89,35 +89,23 @@ class Recorder:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Record while this lasts."""
-        engine = self._engine
-        original = engine._INSTRUCTION_MAP  # noqa: SLF001 - DeepSpeed has no public name
-        engine._INSTRUCTION_MAP = {  # noqa: SLF001
-            kind: self._timed(_KINDS.get(kind, kind.__name__), run)
-            for kind, run in original.items()
-        }
-        try:
-            with ExitStack() as stack:
-                for layer in engine.module.local_layers():
-                    stack.enter_context(self._watched(layer))
-                yield
-        finally:
-            del engine._INSTRUCTION_MAP  # noqa: SLF001 - the class's is there again
+        with ExitStack() as stack:
+            stack.enter_context(watched_instructions(self._engine, self._timed))
+            for layer in self._engine.module.local_layers():
+                stack.enter_context(self._watched(layer))
+            yield
 
-    def _timed(self, kind: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, what: type, run: Callable[..., Any]) -> Callable[..., Any]:
+        kind = _KINDS.get(what, what.__name__)
+
         def instruction(engine: Any, *args: Any, **kwargs: Any) -> Any:
             if not engine.module.training:
                 return run(engine, *args, **kwargs)
-            stage = self._stage(kwargs.get("phase", 0))
+            stage = stage_of(engine, kwargs.get("phase", 0))
             with self._interval(kind, stage, peers=self._waits_for(kind, stage)):
                 return run(engine, *args, **kwargs)
 
         return instruction
-
-    def _stage(self, phase: int) -> int:
-        mine: int = self._engine.stage_id
-        if not isinstance(self._engine, DualPipeVEngine) or phase == 0:
-            return mine
-        return 2 * int(self._engine.num_stages) - 1 - mine
 
     def _waits_for(self, kind: str, stage: int) -> tuple[int, ...]:
         """Return the stages at the other end; of a commit, those of what was queued."""
