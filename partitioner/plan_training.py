@@ -60,6 +60,14 @@ class TrainablePlan(ABC):
         """The segments of the pipeline, before DeepSpeed builds them."""
         return emit(self.graph, self.placement)
 
+    @cached_property
+    def compiled_layers(self) -> Layers:
+        """The segments as :meth:`pipeline_module` takes them to compile them."""
+        found = emit(self.graph, self.placement, compiled=True)
+        # An opened module may read the size of an input that no segment is given.
+        same = (found.first, found.late) == (self.layers.first, self.layers.late)
+        return found if same else self.layers
+
     def layer_specs(self, *, weights: GivenWeights | None = None) -> list[LayerSpec]:
         """Return one ``LayerSpec`` for each segment; each holds the user's modules.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
+from partitioner.runtime.compiled_blocks import compiled_blocks
 from partitioner.runtime.generated_code import compiled
 from partitioner.runtime.header import Header
 from partitioner.runtime.namespace import Scope, attach, lookup
@@ -125,16 +126,18 @@ class SegmentProgram(nn.Module):
         return self
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Run the generated code under ``torch.compile``, from the next call on.
+        """Run the operations under ``torch.compile``, from the next call on.
 
-        Not the whole forward, as ``nn.Module.compile`` does: the boundaries' packing
-        reads sizes and orders of memory, which only breaks graphs.
+        Block by block, as the graph numbers them. Not the whole forward, as
+        ``nn.Module.compile`` does: the boundaries' packing reads sizes and orders of
+        memory, which only breaks graphs.
 
         Args:
             *args: For ``torch.compile``.
             **options: For ``torch.compile``.
         """
-        self._function = torch.compile(self._plain, *args, **options)
+        compiler = partial(torch.compile, *args, **options)
+        self._function = compiled_blocks(self.graph, self.name, compiler)
 
     def run(self, *values: Any) -> tuple[Any, ...]:
         """Compute the outgoing values from the incoming ones."""

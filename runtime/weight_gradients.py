@@ -12,15 +12,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
-from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import nn
+    from collections.abc import Callable, Iterable, Iterator
 
     from partitioner.runtime.gradient_sums import GradientSums
 
@@ -76,44 +73,69 @@ class WeightGradients:
         self.sums = sums
         self.into = PutOff()
         """What the next backward fills."""
+        self._weight_class = type("Weight", (_Weight,), {"gradients": self})
 
     @contextmanager
-    def put_off(self) -> Iterator[None]:
-        """Leave the gradients of the weights that are used inside."""
-        with _Mode(self):
+    def put_off(self, weights: Iterable[nn.Parameter]) -> Iterator[None]:
+        """Leave the gradients of weights for later, of what is computed inside.
+
+        Inside, a weight is of a class that sees which functions it is given to. (A
+        ``TorchFunctionMode`` would see every function, and the host would be too slow
+        for a GPU.)
+
+        Args:
+            weights: Parameters; those of a class of their own are left alone.
+        """
+        found = [weight for weight in weights if _can_be_seen(weight)]
+        try:
+            for weight in found:
+                weight.__class__ = self._weight_class
             yield
+        finally:
+            for weight in found:
+                weight.__class__ = nn.Parameter
 
 
-class _Mode(TorchFunctionMode):
-    def __init__(self, gradients: WeightGradients) -> None:
-        super().__init__()
-        self._gradients = gradients
+class _Weight(nn.Parameter):
+    """A parameter while a forward runs."""
 
+    gradients: WeightGradients
+
+    @classmethod
     def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         place = _WEIGHT_AT.get(function)
-        if place is None or not _can_wait(args, place):
-            return function(*args, **(kwargs or {}))
         rest = kwargs or {}
-        if function is F.linear:
-            bias = args[2] if len(args) > 2 else rest.get("bias")  # noqa: PLR2004
-            return _Linear.apply(self._gradients, *args[:2], bias)  # type: ignore[no-untyped-call]
-        return _Split.apply(self._gradients, function, place, rest, *args)  # type: ignore[no-untyped-call]
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as nn.Parameter does
+            if place is None or not _can_wait(args, place):
+                return function(*args, **rest)
+            if function is F.linear:
+                bias = args[2] if len(args) > 2 else rest.get("bias")  # noqa: PLR2004
+                return _Linear.apply(cls.gradients, *args[:2], bias)  # type: ignore[no-untyped-call]
+            return _Split.apply(cls.gradients, function, place, rest, *args)  # type: ignore[no-untyped-call]
 
 
-def _can_wait(args: Any, place: int) -> bool:
-    """Whether the weight is a parameter whose gradient nobody watches being made."""
-    if len(args) <= place or not torch.is_grad_enabled():
-        return False
-    source, weight = args[place - 1], args[place]
+def _can_be_seen(weight: nn.Parameter) -> bool:
+    """Whether it may be a weight whose gradient nobody watches being made."""
     return (
-        type(weight) is torch.nn.Parameter
-        and isinstance(source, Tensor)
-        and source.requires_grad
+        type(weight) is nn.Parameter
+        and weight.ndim > 1
         and weight.requires_grad
         and not weight._backward_hooks  # noqa: SLF001 - torch has no public name
         and not weight._post_accumulate_grad_hooks  # noqa: SLF001
+    )
+
+
+def _can_wait(args: Any, place: int) -> bool:
+    """Whether what backward needs of a call is known here, and all that it needs."""
+    if len(args) <= place or not torch.is_grad_enabled():
+        return False
+    source = args[place - 1]
+    return (
+        isinstance(args[place], _Weight)
+        and isinstance(source, Tensor)
+        and source.requires_grad
         and not torch.is_autocast_enabled(source.device.type)
         # A checkpoint's second run must save what its first run saved.
         and torch._C._autograd._top_saved_tensors_default_hooks(True) is None  # noqa: SLF001

@@ -80,7 +80,7 @@ class ZeroBubble(PipelineEngine):
 
     def _exec_forward_pass(self, buffer_id: int) -> None:
         self._make(self._due)
-        with self._gradients.put_off():
+        with self._gradients.put_off(self.module.parameters()):
             super()._exec_forward_pass(buffer_id)
 
     def _exec_backward_pass(self, buffer_id: int) -> None:

@@ -51,6 +51,10 @@ class HasLayers(Protocol):
         """The segments."""
 
     @property
+    def compiled_layers(self) -> Layers:
+        """The segments, if they are to be compiled."""
+
+    @property
     def graph(self) -> ModelGraph:
         """The recorded model."""
 
@@ -95,7 +99,7 @@ def build_pipeline(
     plan = agreed_by(partial(agree, what="agreeing on the plan"))
     with raise_on_all_ranks("cutting the model"):
         check_precision(plan.graph.dtype)
-        layers = plan.layers
+        layers = plan.layers if compiled is None else plan.compiled_layers
         if weights is None:
             _check_has_weights(plan.graph)
             specs, body = layer_specs(layers), layers.head

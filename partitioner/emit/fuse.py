@@ -40,15 +40,17 @@ class _Fuser:
         graph: ModelGraph,
         nodes: Sequence[fx.Node],
         at_hand: Collection[fx.Node],
+        opened: Collection[str],
     ) -> None:
         self.graph = graph
         self.inside = frozenset(nodes)
         self.at_hand = at_hand
+        self.opened = opened
         self.takers = _takers(graph.spans)
 
     def can_be_whole(self, span: Span) -> bool:
         """Check for escapes: what goes in and out must be arguments and results."""
-        if span.opened_because:
+        if span.opened_because or span.id in self.opened:
             return False
         placed = {node for node in span.nodes if is_placed(node)}
         if not placed or not placed <= self.inside:
@@ -127,6 +129,7 @@ def fuse(
     graph: ModelGraph,
     nodes: Sequence[fx.Node],
     at_hand: Collection[fx.Node],
+    opened: Collection[str] = (),
 ) -> list[Call]:
     """Return the steps of one segment: whole modules where possible, else nodes.
 
@@ -134,8 +137,9 @@ def fuse(
         graph: The recorded model.
         nodes: The segment's nodes in program order.
         at_hand: Nodes made by earlier segments.
+        opened: Ids of module calls that are not to be called whole.
     """
-    fuser = _Fuser(graph, nodes, at_hand)
+    fuser = _Fuser(graph, nodes, at_hand, opened)
     span_of: dict[fx.Node, Span] = {}
     for span in graph.spans:  # outer calls come before the calls inside them
         if span.nodes.isdisjoint(span_of) and fuser.can_be_whole(span):

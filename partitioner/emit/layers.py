@@ -9,6 +9,7 @@ from torch import fx
 
 from partitioner.capture.tree import rebuild
 from partitioner.capture.unsendable import unsendable_values
+from partitioner.emit.blocks import Blocks
 from partitioner.emit.flow import Flow, find_flow
 from partitioner.emit.fuse import Call, fuse
 from partitioner.emit.gradients import GradientFlow, requires_grad
@@ -27,7 +28,7 @@ from partitioner.runtime.wire import WireSpec
 from partitioner.runtime.wire_value import WireValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from partitioner.runtime.segment import SegmentBody
 
@@ -81,7 +82,11 @@ class Layers:
 
 
 def emit(
-    graph: ModelGraph, placement: Placement, *, seeder: Seeder | None = None
+    graph: ModelGraph,
+    placement: Placement,
+    *,
+    seeder: Seeder | None = None,
+    compiled: bool = False,
 ) -> Layers:
     """Cut the recorded model into layers.
 
@@ -90,15 +95,21 @@ def emit(
         placement: Stage and activation checkpoint of every node; stages must be
             monotone along data and order edges, and keep groups together.
         seeder: Wraps every random draw; for verification only.
+        compiled: The layers will be compiled: repeated modules are called by
+            themselves, also where a module around them could be called whole.
 
     Raises:
         EmitError: The placement breaks one of these rules (each is named).
     """
     check_placement(graph, placement)
     found = pieces(graph, placement)
-    calls = _fused(graph, found)
+    blocks = Blocks(graph)
+    calls = whole = _fused(graph, found)
+    if compiled:
+        calls = _fused(graph, found, opened=blocks.around())
     late = [node for node in graph.graph.nodes if info(node).kind == "late"]
-    flow = find_flow(graph, calls, late)
+    # A batch is the same for both: what a whole call is given is received.
+    flow = find_flow(graph, [a + b for a, b in zip(whole, calls, strict=True)], late)
     starts = [
         i for i in range(len(found)) if i == 0 or found[i].stage != found[i - 1].stage
     ]
@@ -112,6 +123,7 @@ def emit(
             calls,
             flow,
             wires,
+            blocks=blocks.numbers(calls[index]),
             later=later[index],
             index=index,
             parts=parts,
@@ -136,11 +148,13 @@ def emit(
     )
 
 
-def _fused(graph: ModelGraph, found: Sequence[Piece]) -> list[list[Call]]:
+def _fused(
+    graph: ModelGraph, found: Sequence[Piece], opened: Collection[str] = ()
+) -> list[list[Call]]:
     calls: list[list[Call]] = []
     at_hand: set[fx.Node] = {n for n in graph.graph.nodes if info(n).kind == "input"}
     for piece in found:
-        calls.append(fuse(graph, piece.nodes, at_hand))
+        calls.append(fuse(graph, piece.nodes, at_hand, opened))
         at_hand.update(piece.nodes)
     return calls
 
@@ -152,6 +166,7 @@ def _layer(
     flow: Flow,
     wires: _Wires,
     *,
+    blocks: Sequence[int],
     later: frozenset[fx.Node],
     index: int,
     parts: Sequence[int],
@@ -167,6 +182,7 @@ def _layer(
         calls[index],
         incoming,
         outgoing,
+        blocks=blocks,
         checkpointed=bool(piece.block),
         later=later,
         seeder=seeder,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from torch import fx, nn
@@ -13,6 +14,7 @@ from partitioner.emit.flow import closure
 from partitioner.emit.fuse import Call, result_paths
 from partitioner.errors import EmitError
 from partitioner.graph import ModelGraph, Region, Span, info
+from partitioner.runtime.compiled_blocks import BLOCK
 from partitioner.runtime.generated_code import ORIGIN
 from partitioner.runtime.ops import in_region
 from partitioner.runtime.segment import SegmentBody
@@ -53,12 +55,15 @@ class _Writer:
             if node not in self.made:
                 self._copy(node)
 
-    def run(self, call: Call) -> None:
-        """Write one step."""
+    def run(self, call: Call, block: int) -> None:
+        """Write one step, and note with which others it is compiled."""
+        before = len(self.graph.nodes)
         if call.span is not None:
             self._call_whole(call.span, call.nodes)
         else:
             self._copy(call.nodes[0])
+        for node in islice(self.graph.nodes, before, None):
+            node.meta[BLOCK] = block
 
     def finish(self, values: Sequence[fx.Node]) -> None:
         """Return the values as a tuple."""
@@ -186,6 +191,7 @@ def write_segment(
     incoming: Sequence[fx.Node],
     outgoing: Sequence[fx.Node],
     *,
+    blocks: Sequence[int] = (),
     checkpointed: bool = False,
     later: Collection[fx.Node] = (),
     seeder: Seeder | None = None,
@@ -198,6 +204,7 @@ def write_segment(
         calls: Its steps, in order.
         incoming: Values it receives.
         outgoing: Values it returns.
+        blocks: For each step the number of the block it is compiled in; empty: one.
         checkpointed: Whether its activations are recomputed.
         later: Values whose memory a later segment of the stage writes in place.
         seeder: Wraps every random draw (used by verification), or None.
@@ -209,8 +216,8 @@ def write_segment(
     writer = _Writer(graph, position, seeder)
     writer.receive(incoming)
     writer.rebuild([*outgoing, *(node for call in calls for node in call.reads())])
-    for call in calls:
-        writer.run(call)
+    for call, block in zip(calls, blocks or [0] * len(calls), strict=True):
+        writer.run(call, block)
     missing = [node.name for node in outgoing if node not in writer.made]
     if missing:
         message = f"segment {name} does not make {', '.join(missing)}"

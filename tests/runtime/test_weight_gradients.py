@@ -44,7 +44,7 @@ def both(model: nn.Module, *inputs: Tensor) -> tuple[Any, Any, Any]:
     rests = []
     for x in inputs:
         plain(x.clone()).square().mean().backward()
-        with gradients.put_off():
+        with gradients.put_off(late.parameters()):
             loss = late(x.clone()).square().mean()
         gradients.into = PutOff()
         rests.append(gradients.into)
@@ -77,7 +77,7 @@ def test_gradient_of_the_input_is_backward_s_own():
     model, x = Products(), leaf(4, 4, 6)
     model(x).sum().backward()
     wanted, x.grad = x.grad, None
-    with WeightGradients(GradientSums()).put_off():
+    with WeightGradients(GradientSums()).put_off(model.parameters()):
         loss = model(x).sum()
     loss.backward()
     torch.testing.assert_close(x.grad, wanted, rtol=0, atol=0)
@@ -88,7 +88,7 @@ def test_a_gradient_that_somebody_watches_is_made_at_once(hook):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     gradients: list[Any] = []
     getattr(model[1].weight, f"register_{hook}")(gradients.append)
-    with WeightGradients(GradientSums()).put_off():
+    with WeightGradients(GradientSums()).put_off(model.parameters()):
         loss = model(leaf(2, 3)).sum()
     loss.backward()
     assert len(gradients) == 1
@@ -125,7 +125,8 @@ def test_what_is_recomputed_in_backward_is_left_alone(reentrant):
 
 def test_under_autocast_nothing_is_put_off():
     model, gradients = nn.Linear(3, 3), WeightGradients(GradientSums())
-    with torch.autocast("cpu", torch.bfloat16), gradients.put_off():
+    late = gradients.put_off(model.parameters())
+    with torch.autocast("cpu", torch.bfloat16), late:
         loss = model(leaf(2, 3)).sum()
     loss.backward()
     assert model.weight.grad is not None
@@ -133,7 +134,7 @@ def test_under_autocast_nothing_is_put_off():
 
 def test_nothing_is_put_off_without_gradients():
     model, x = nn.Linear(3, 3), leaf(2, 3)
-    with torch.no_grad(), WeightGradients(GradientSums()).put_off():
+    with torch.no_grad(), WeightGradients(GradientSums()).put_off(model.parameters()):
         found = model(x)
     assert not found.requires_grad
 
@@ -144,10 +145,40 @@ def test_made_at_once_needs_nothing_more():
     plain = copy.deepcopy(model)
     plain(x).sum().backward()
     gradients.into = MadeAtOnce()
-    with gradients.put_off():
+    with gradients.put_off(model.parameters()):
         loss = model(x).sum()
     loss.backward()
     found, wanted = gradients_of(model), gradients_of(plain)
     assert all(gradient is not None for gradient in found.values())
     for name, gradient in wanted.items():
         torch.testing.assert_close(found[name], gradient, msg=name)
+
+
+def test_weights_are_themselves_again_also_after_an_error():
+    model, x = nn.Linear(3, 3), leaf(2, 4)
+    gradients = WeightGradients(GradientSums())
+    with (
+        pytest.raises(RuntimeError, match="shapes cannot be multiplied"),
+        gradients.put_off(model.parameters()),
+    ):
+        model(x)
+    assert {type(weight) for weight in model.parameters()} == {nn.Parameter}
+
+
+def test_what_a_weight_is_computed_into_is_a_plain_tensor():
+    model = nn.Linear(3, 3)
+    with WeightGradients(GradientSums()).put_off(model.parameters()):
+        found = model.weight.detach(), model.weight * 2, model(leaf(2, 3))
+    assert {type(tensor) for tensor in found} == {Tensor}
+
+
+def test_a_parameter_of_a_class_of_its_own_is_left_alone():
+    class Own(nn.Parameter):
+        pass
+
+    model = nn.Linear(3, 3)
+    model.weight = Own(model.weight.detach())
+    with WeightGradients(GradientSums()).put_off(model.parameters()):
+        loss = model(leaf(2, 3)).sum()
+    loss.backward()
+    assert model.weight.grad is not None
