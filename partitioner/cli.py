@@ -16,8 +16,9 @@ import click
 from partitioner import __version__
 from partitioner.cli_checkpoints import export, import_
 from partitioner.cli_doctor import doctor
-from partitioner.cli_options import JSON, POSITIVE, TARGET, file_option, planning
+from partitioner.cli_options import JSON, POSITIVE, file_option, planning
 from partitioner.cli_output import opened, planned, progress, show, status
+from partitioner.cli_target import Typed, target_argument
 from partitioner.cli_timeline import replan, trace
 from partitioner.cli_tune import tune
 from partitioner.errors import PartitionerError
@@ -66,6 +67,9 @@ def main() -> None:
     function that returns one. Without attr, the file's `model` or `build_model` is
     taken. `example_inputs` in the same file is one micro-batch for the forward;
     `loss_fn` and `example_labels`, where both are there, are priced as the loss.
+
+    Or TARGET is a Hugging Face model: its folder, of which config.json is enough, that
+    file itself, or its name where transformers has it cached. Nothing is downloaded.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -81,7 +85,7 @@ main.add_command(tune)
 
 
 @main.command()
-@TARGET
+@target_argument()
 @click.option(
     "--stages",
     type=POSITIVE,
@@ -122,8 +126,8 @@ main.add_command(tune)
 @file_option("-o", "--output", text="Also write the plan to FILE, for Plan.load.")
 @file_option("--trace", text="Also write the simulated step to FILE, for Perfetto.")
 def inspect(
-    target: str,
     *,
+    target: Typed,
     by: By | None,
     depth: int | None,
     sort: Sort | None,
@@ -163,20 +167,23 @@ def inspect(
 
 
 @main.command()
-@TARGET
+@target_argument()
 @click.option(
     "--stages", type=POSITIVE, required=True, metavar="N", help="Pipeline stages."
 )
 @planning
 @JSON
-def verify(target: str, *, as_json: bool, **options: Any) -> None:
+def verify(*, target: Typed, as_json: bool, **options: Any) -> None:
     """Compare TARGET, cut into stages, with the original on its example inputs.
 
     Exits with 1 if any output, gradient or buffer differs by more than rounding.
     """
     from partitioner.report.verification import verification_report
 
-    with planned(target, options) as plan, status("comparing with the original"):
+    with (
+        planned(target, options, weights=True) as plan,
+        status("comparing with the original"),
+    ):
         verification = plan.verify()
     show(verification.to_dict(), verification_report, as_json=as_json)
     if not verification.ok:
@@ -184,7 +191,7 @@ def verify(target: str, *, as_json: bool, **options: Any) -> None:
 
 
 @main.command()
-@click.argument("target", metavar="[TARGET]", required=False)
+@target_argument(required=False)
 @click.option(
     "--dtype",
     metavar="DTYPE",
@@ -203,8 +210,8 @@ def verify(target: str, *, as_json: bool, **options: Any) -> None:
 @file_option("-o", "--output", text="Write the timings of TARGET's parts to FILE.")
 @file_option("--profile", text="Write a device profile of this machine to FILE.")
 def measure(
-    target: str | None,
     *,
+    target: Typed | None,
     dtype: str | None,
     device: str | None,
     compiled: bool,
@@ -218,8 +225,8 @@ def measure(
     if bool(target) != bool(output) or not (output or profile):
         message = "give TARGET with -o FILE, or --profile FILE, or all"
         raise click.UsageError(message)
-    if output:
-        with opened(str(target)) as found:
+    if target and output:
+        with opened(target) as found:
             from partitioner.api import measure_model
 
             timings = measure_model(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from partitioner.cli_options import TARGET
+from partitioner.cli_output import opened
+from partitioner.cli_target import Typed, target_argument
 
 __all__ = ["export", "import_"]
 
@@ -72,7 +73,7 @@ def export(
 @click.argument(
     "weights", metavar="WEIGHTS", type=click.Path(exists=True, path_type=Path)
 )
-@TARGET
+@target_argument()
 @click.option(
     "--plan",
     "plan_file",
@@ -96,7 +97,7 @@ def export(
     help="The checkpoint's name.",
 )
 def import_(
-    weights: Path, target: str, *, plan_file: Path, output: Path, tag: str
+    *, weights: Path, target: Typed, plan_file: Path, output: Path, tag: str
 ) -> None:
     """Write weights as a checkpoint of step 0 for TARGET's plan.
 
@@ -108,9 +109,8 @@ def import_(
         from partitioner.plan import Plan
         from partitioner.runtime.checkpoint.folders import CheckpointFolder
         from partitioner.runtime.checkpoint.from_weights import import_weights
-        from partitioner.targets import open_target
 
-        with open_target(target) as found:
+        with opened(target) as found:
             plan = Plan.load(plan_file, found.model)
             unknown = import_weights(
                 weights,

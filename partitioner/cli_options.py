@@ -15,7 +15,6 @@ __all__ = [
     "EXISTING_FILE",
     "JSON",
     "POSITIVE",
-    "TARGET",
     "file_option",
     "options_of",
     "planning",
@@ -61,7 +60,6 @@ def _groups(
 
 POSITIVE = click.IntRange(min=1)
 
-TARGET = click.argument("target", metavar="TARGET")
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """A file to read."""
 JSON = click.option(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from partitioner.cli_target import Typed
     from partitioner.plan import Plan
     from partitioner.targets import Target
 
@@ -26,19 +27,33 @@ __all__ = ["opened", "planned", "progress", "show", "status"]
 
 
 @contextmanager
-def opened(target: str) -> Iterator[Target]:
-    """Load the target; whatever is printed meanwhile goes to stderr."""
-    with redirect_stdout(sys.stderr):
-        from partitioner.targets import open_target
+def opened(target: Typed, *, weights: bool = False) -> Iterator[Target]:
+    """Load the target; whatever is printed meanwhile goes to stderr.
 
-        with open_target(target) as found:
+    Args:
+        target: As typed.
+        weights: The model is to run.
+    """
+    with redirect_stdout(sys.stderr):
+        from partitioner.targets import HuggingFaceOptions, open_target
+
+        options = HuggingFaceOptions(**target.options)
+        with open_target(target.text, options=options, weights=weights) as found:
             yield found
 
 
 @contextmanager
-def planned(target: str, options: Mapping[str, Any]) -> Iterator[Plan]:
-    """Load the target and plan it; whatever is printed meanwhile goes to stderr."""
-    with opened(target) as found:
+def planned(
+    target: Typed, options: Mapping[str, Any], *, weights: bool = False
+) -> Iterator[Plan]:
+    """Load the target and plan it; whatever is printed meanwhile goes to stderr.
+
+    Args:
+        target: As typed.
+        options: Of ``partition()``.
+        weights: The model is to run.
+    """
+    with opened(target, weights=weights) as found:
         from partitioner.api import partition
 
         with status(f"planning {found.name}"):

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from partitioner.cli_options import EXISTING_FILE, JSON, TARGET, file_option
+from partitioner.cli_options import EXISTING_FILE, JSON, file_option
 from partitioner.cli_output import opened, show, status
+from partitioner.cli_target import Typed, target_argument
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ def trace(file: Path, *, as_json: bool) -> None:
 
 
 @click.command()
-@TARGET
+@target_argument()
 @click.option(
     "--plan",
     type=EXISTING_FILE,
@@ -49,7 +50,7 @@ def trace(file: Path, *, as_json: bool) -> None:
 @file_option("-o", "--output", text="Write the new plan to FILE.", required=True)
 @JSON
 def replan(
-    target: str, *, plan: Path, trace_file: Path, output: Path, as_json: bool
+    *, target: Typed, plan: Path, trace_file: Path, output: Path, as_json: bool
 ) -> None:
     """Plan TARGET's pipeline again, by the times that a run of a plan took."""
     from partitioner.report.replan import replan_report

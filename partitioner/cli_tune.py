@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from partitioner.cli_options import JSON, POSITIVE, TARGET, options_of
+from partitioner.cli_options import JSON, POSITIVE, options_of
 from partitioner.cli_output import opened, progress, show
+from partitioner.cli_target import Typed, target_argument
 
 __all__ = ["tune"]
 
 
 @click.command()
-@TARGET
+@target_argument("--micro-batch")
 @click.option(
     "--gpus",
     type=POSITIVE,
@@ -36,7 +37,8 @@ __all__ = ["tune"]
     type=POSITIVE,
     required=True,
     metavar="SAMPLES",
-    help="Samples of one step; a micro-batch has those of example_inputs.",
+    help="Samples of one step; a micro-batch has those of example_inputs, or "
+    "--micro-batch.",
 )
 @click.option(
     "--memory",
@@ -69,7 +71,7 @@ __all__ = ["tune"]
     metavar="FOLDER",
     help="Write plan.json and ds_config.json of the best into FOLDER.",
 )
-def tune(target: str, *, as_json: bool, output: Path | None, **options: Any) -> None:
+def tune(*, target: Typed, as_json: bool, output: Path | None, **options: Any) -> None:
     """Find the fastest way to train TARGET on some GPUs.
 
     Plans one GPU, data parallelism with ZeRO-1, pipelines, and replicas of pipelines.

@@ -57,6 +57,14 @@ NAMES = ERRORS | {
     "partition",
     "tune",
 }
+TARGET_OPTIONS = {
+    "--hf-class",
+    "--batch",
+    "--micro-batch",
+    "--seq-len",
+    "--image-size",
+}
+"""What to make of a Hugging Face model."""
 CLUSTER_OPTIONS = {
     "--devices-per-node",
     "--between-nodes",
@@ -101,18 +109,21 @@ NOT_TUNED = {
 """What ``tune`` decides by itself, or calls by another name, or does not do."""
 COMMANDS = {
     "inspect": PLANNING_OPTIONS
+    | TARGET_OPTIONS
     | {"--output", "-o", "--timeline", "--trace", "--compare", "--explain"}
     | {"--by", "--depth", "--sort"},
-    "verify": PLANNING_OPTIONS,
-    "measure": {"--dtype", "--device", "--compile", "--output", "-o", "--profile"},
+    "verify": PLANNING_OPTIONS | TARGET_OPTIONS,
+    "measure": TARGET_OPTIONS
+    | {"--dtype", "--device", "--compile", "--output", "-o", "--profile"},
     "export": {"--output", "-o", "--dtype", "--max-shard-size"},
-    "import": {"--output", "-o", "--plan", "--tag"},
+    "import": {"--output", "-o", "--plan", "--tag"} | TARGET_OPTIONS,
     "trace": {"--json"},
     "doctor": {"--plan", "--env", "--stages", "--processes", "--total-steps"}
     | {"--fix", "--output", "-o", "--json"},
     "tune": {"--gpus", "--nodes", "--batch", "--memory", "--output", "-o"}
-    | (PLANNING_OPTIONS - NOT_TUNED),
-    "replan": {"--plan", "--from", "--output", "-o", "--json"},
+    | (PLANNING_OPTIONS - NOT_TUNED)
+    | TARGET_OPTIONS,
+    "replan": {"--plan", "--from", "--output", "-o", "--json"} | TARGET_OPTIONS,
 }
 PLANNING = ("inspect", "verify")
 
@@ -203,7 +214,8 @@ def test_options_of_tune_default_to_what_its_function_does() -> None:
     parameters = inspect.signature(partitioner.tune).parameters
     line = ["model.py", "--gpus", "8", "--batch", "64"]
     given = main.commands["tune"].make_context("tune", line).params
-    shared = given.keys() - {"target", "as_json", "output"}
+    of_target = {"target", "hf_class", "micro_batch", "seq_len", "image_size"}
+    shared = given.keys() - of_target - {"as_json", "output"}
     assert shared <= parameters.keys()
     for option in shared - {"gpus", "batch"}:
         assert given[option] == parameters[option].default, option

@@ -23,6 +23,8 @@ class CallArguments:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    """What was assumed in making them, for the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,8 @@ def resolve_example(model: nn.Module, example_inputs: Any) -> Example:
     notes: list[str] = []
     if example_inputs is None:
         example_inputs = _carried(model, notes)
+    if isinstance(example_inputs, CallArguments):
+        notes += example_inputs.notes
     args, kwargs = _as_call(example_inputs)
     _check_binds(model, args, kwargs)
     leaves = _leaves(args, kwargs)

@@ -1,4 +1,4 @@
-"""Tests of partitioner.targets: real files, really imported."""
+"""Targets of Python code: real files, really imported."""
 
 from __future__ import annotations
 
@@ -138,13 +138,19 @@ def test_missing_file_in_an_empty_folder(folder: Path) -> None:
 def test_folder_is_no_target(folder: Path) -> None:
     write(folder, "", "sub/model.py")
     error = failure("sub")
-    assert error.message == "sub is a folder, not a Python file"
+    assert error.message == (
+        "sub is a folder, neither a Python file nor a Hugging Face model: it has no "
+        "config.json"
+    )
     assert error.hint.endswith("model.py")
 
 
 @pytest.mark.parametrize("text", ["", ":model", "model.py:"])
 def test_malformed_target(text: str) -> None:
-    assert "is not of the form model.py[:attr] or pkg.mod:attr" in failure(text).message
+    assert (
+        "is not of the form model.py[:attr], pkg.mod:attr or FOLDER"
+        in failure(text).message
+    )
 
 
 @pytest.mark.parametrize(
