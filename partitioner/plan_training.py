@@ -193,6 +193,21 @@ class TrainablePlan(ABC):
             compiled=compiled,
         )
 
+    def monitor(self, engine: Any, *, every: int = 10) -> None:
+        """Write bubble, stage times and memory to DeepSpeed's monitor while training.
+
+        To TensorBoard, CSV files or Weights & Biases: whatever the configuration
+        switches on (``config={"tensorboard": {"enabled": True, …}}``).
+
+        Args:
+            engine: From :meth:`initialize`; every rank must call.
+            every: Steps between two that are recorded and written.
+
+        Raises:
+            OptionError: ``every`` is no number of steps, or no monitor is switched on.
+        """
+        engine.start_monitoring(every=every)
+
     def parameter_groups(
         self,
         module: PartitionedPipelineModule,

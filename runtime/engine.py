@@ -16,6 +16,7 @@ from partitioner.runtime.finite import watch
 from partitioner.runtime.gradients import AnyGradients
 from partitioner.runtime.loss_scaling import LossScaling
 from partitioner.runtime.lost_peers import lost_peers
+from partitioner.runtime.monitoring import Monitoring
 from partitioner.runtime.reports import Reporting
 from partitioner.runtime.zero_bubble import ZeroBubble
 
@@ -86,7 +87,7 @@ def _check_groups(engine: Any) -> None:
 
 
 class PlanEngineMixin(
-    CheckpointingEngine, AnyGradients, Evaluating, Reporting, LossScaling
+    CheckpointingEngine, AnyGradients, Evaluating, Reporting, LossScaling, Monitoring
 ):
     """What a plan adds to any of DeepSpeed's pipeline engines."""
 
@@ -114,7 +115,8 @@ class PlanEngineMixin(
             StageError: The model or the loss raised, here or on another rank.
             RuntimeGuardError: Another rank cannot be reached any more.
         """
-        with lost_peers(self.stage_id, self.global_steps, self.module):
+        watched = lost_peers(self.stage_id, self.global_steps, self.module)
+        with watched, self.step_monitored():
             loss: Tensor = super().train_batch(data_iter)
         return loss
 

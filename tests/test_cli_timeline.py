@@ -53,6 +53,38 @@ def test_trace_prints_json(files: dict[str, Path]):
     assert len(found["stages"]) == len(found["ranks"]) == 4
 
 
+BUSY = {"samples": 40, "mean": 0.9, "p10": 0.7, "p50": 0.95, "p90": 1.0}
+IDLE = {"samples": 40, "mean": 0.5, "p10": 0.25, "p50": 0.5, "p90": 0.75}
+SILENT = {"not_sampled": "the stages run on a cpu"}
+
+
+def gpu_lines(path: Path, use: list[dict[str, Any]]) -> str:
+    content = json.loads(path.read_text())
+    content["otherData"]["gpu_use"] = use
+    path.write_text(json.dumps(content))
+    result = run("trace", path)
+    assert result.exit_code == 0, result.output
+    *_, gpus = result.stdout.partition("GPU use")
+    return " ".join(gpus.split())
+
+
+def test_trace_says_how_busy_gpus_were_or_why_nobody_knows(files: dict[str, Path]):
+    said = gpu_lines(files["trace"], [BUSY, IDLE, BUSY, BUSY])
+    assert "80.0 % of the time; least on rank 1: 50.0 %, 25.0 % to 75.0 %" in said
+    assert "not sampled" not in said
+    said = gpu_lines(files["trace"], [SILENT] * 4)
+    assert said.startswith("not sampled: the stages run on a cpu")
+    said = gpu_lines(files["trace"], [BUSY, SILENT, BUSY, SILENT])
+    assert said.startswith("90.0 % of the time; least on rank 0")
+    assert "not sampled on ranks [1, 3]: the stages" in said
+    found = json.loads(run("trace", files["trace"], "--json").stdout)
+    assert found["gpu_use"] == [BUSY, SILENT, BUSY, SILENT]
+
+
+def test_a_trace_from_before_gpus_were_sampled_says_nothing(files: dict[str, Path]):
+    assert gpu_lines(files["trace"], []) == ""
+
+
 def replan(files: dict[str, Path], *more: str) -> Result:
     return run(
         "replan",

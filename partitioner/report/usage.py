@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -12,7 +13,7 @@ from rich.text import Text
 from partitioner.report.units import format_seconds, format_share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["usage_report"]
 
@@ -89,6 +90,7 @@ def _facts(run: Mapping[str, Any]) -> Iterator[str]:
         bubble += f"; planned {format_share(forecast['bubble_share'])}"
     yield step
     yield bubble
+    yield from _gpu_use(run["gpu_use"])
     if run["optimizer_s"]:
         yield f"optimizer {format_seconds(run['optimizer_s'])} after it"
     yield (
@@ -100,3 +102,24 @@ def _facts(run: Mapping[str, Any]) -> Iterator[str]:
             "advice    plan again by these times: partitioner replan TARGET "
             "--plan PLAN --from TRACE -o NEW"
         )
+
+
+def _gpu_use(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Say how busy the GPUs were; of those that were not asked, why."""
+    told = {rank: each for rank, each in enumerate(ranks) if "mean" in each}
+    if told:
+        least = min(told, key=lambda rank: told[rank]["mean"])
+        mean = fmean(each["mean"] for each in told.values())
+        yield (
+            f"GPU use   {format_share(mean)} of the time; least on rank {least}: "
+            f"{format_share(told[least]['mean'])}, "
+            f"{format_share(told[least]['p10'])} to {format_share(told[least]['p90'])} "
+            "(10th to 90th percentile)"
+        )
+    silent: dict[str, list[int]] = {}
+    for rank, each in enumerate(ranks):
+        if rank not in told:
+            silent.setdefault(each["not_sampled"], []).append(rank)
+    for why, numbers in silent.items():
+        who = "" if len(numbers) == len(ranks) else f" on ranks {numbers}"
+        yield f"GPU use   not sampled{who}: {why}"

@@ -62,6 +62,17 @@ class Forecast(_Strict):
     stages: list[StageForecast]
 
 
+class GpuUse(_Strict):
+    """How busy a rank's GPU was, in shares of time; or why nobody knows."""
+
+    not_sampled: str = ""
+    samples: _Count = 0
+    mean: _Seconds = 0.0
+    p10: _Seconds = 0.0
+    p50: _Seconds = 0.0
+    p90: _Seconds = 0.0
+
+
 class About(_Strict):
     """Facts of the run."""
 
@@ -72,6 +83,8 @@ class About(_Strict):
     micro_batches: Annotated[int, Field(ge=1)]
     device: str
     fingerprint: str = ""
+    gpu_use: list[GpuUse] = []
+    """By rank; empty in files from before there was such a thing."""
     forecast: Forecast | None = None
 
 

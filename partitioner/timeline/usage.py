@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from partitioner.timeline.trace_file import Forecast, Interval, Trace
+    from partitioner.timeline.trace_file import Forecast, GpuUse, Interval, Trace
 
 __all__ = ["RankUse", "RunUse", "StageUse", "usage"]
 
@@ -63,6 +63,8 @@ class RunUse:
     stages: tuple[StageUse, ...]
     ranks: tuple[RankUse, ...]
     forecast: Forecast | None
+    gpu_use: tuple[GpuUse, ...] = ()
+    """By rank, where it is known whether it was sampled."""
     fingerprint: str = ""
     """Of the model that ran."""
 
@@ -99,6 +101,7 @@ class RunUse:
             "slowest_stage": self.slowest.stage,
             "slowest_to_others": self.unevenness,
             "replan_advised": self.uneven,
+            "gpu_use": [_use(each) for each in self.gpu_use],
             "forecast": self.forecast and self.forecast.model_dump(),
             "stages": [
                 {
@@ -141,6 +144,7 @@ def usage(trace: Trace) -> RunUse:
         stages=tuple(_stage(stage, kinds) for stage in range(trace.about.stages)),
         ranks=tuple(_rank(rank, trace, windows) for rank in range(trace.about.ranks)),
         forecast=trace.about.forecast,
+        gpu_use=tuple(trace.about.gpu_use),
         fingerprint=trace.about.fingerprint,
     )
 
@@ -191,6 +195,12 @@ def _modules(
         if around and around.start_s <= call.start_s and call.end_s <= around.end_s:
             sums[call.name][_pass(call)] += call.took_s
     return {name: median(found.values()) for name, found in sums.items()}
+
+
+def _use(each: GpuUse) -> dict[str, Any]:
+    if each.not_sampled:
+        return {"not_sampled": each.not_sampled}
+    return each.model_dump(exclude={"not_sampled"})
 
 
 def _pass(each: Interval) -> tuple[int, int, int, int]:

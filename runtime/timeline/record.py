@@ -16,11 +16,14 @@ from partitioner.runtime.agreement import versions
 from partitioner.runtime.host_group import HostGroup
 from partitioner.runtime.timeline.clock import clock_offsets_s
 from partitioner.runtime.timeline.events import trace_document
+from partitioner.runtime.timeline.gpu_use import sampled
 from partitioner.runtime.timeline.recorder import Recorder
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
+
+    from partitioner.runtime.timeline.gpu_use import GpuUse
 
 __all__ = ["Forecast", "trace_steps"]
 
@@ -48,7 +51,8 @@ def trace_steps(
     Every rank must enter and leave it together; rank 0 writes the file. Recorded are,
     with their begin and end on the device: every instruction of the schedule (passes,
     messages, sums of gradients, the optimizer's step), recomputation within a
-    backward, and the calls of modules that a stage runs whole. All times are on rank
+    backward, and the calls of modules that a stage runs whole; and how busy each GPU
+    is, as its driver says. All times are on rank
     0's clock. Nothing is waited for meanwhile.
 
     Args:
@@ -63,12 +67,12 @@ def trace_steps(
         PartitionerError: The file cannot be written; on rank 0.
     """
     recorder = Recorder(engine, modules=modules)
-    with recorder.installed():
+    with sampled(engine.device) as use, recorder.installed():
         yield
     hosts = getattr(engine, "hosts", None) or HostGroup()  # a plan's engine has one
     group = hosts.group
     offsets_s = clock_offsets_s(group)
-    mine = _Rank.of(recorder, engine)
+    mine = _Rank.of(recorder, engine, use)
     everyone: list[Any] | None = (
         [None] * dist.get_world_size() if dist.get_rank() == 0 else None
     )
@@ -83,7 +87,11 @@ def trace_steps(
     if everyone is not None:
         document = trace_document(
             [rank.shifted(offsets_s[i]) for i, rank in enumerate(everyone)],
-            about={**_about(engine), **(forecast.about if forecast else {})},
+            about={
+                **_about(engine),
+                "gpu_use": [rank.gpu_use for rank in everyone],
+                **(forecast.about if forecast else {}),
+            },
             predicted=forecast.events if forecast else (),
         )
         write_whole(Path(path), json.dumps(document) + "\n", "the trace")
@@ -96,9 +104,10 @@ class _Rank:
     stage: int
     replica: int
     intervals: list[dict[str, Any]]
+    gpu_use: dict[str, Any]
 
     @classmethod
-    def of(cls, recorder: Recorder, engine: Any) -> _Rank:
+    def of(cls, recorder: Recorder, engine: Any, use: GpuUse) -> _Rank:
         seconds = recorder.clock.seconds
         return cls(
             stage=int(engine.stage_id),
@@ -117,6 +126,7 @@ class _Rank:
                 for each in recorder.intervals
                 if each.end is not None
             ],
+            gpu_use=use.take(),
         )
 
     def shifted(self, offset_s: float) -> dict[str, Any]:

@@ -69,12 +69,16 @@ class Recorder:
     Args:
         engine: A pipeline engine.
         modules: Whether to time the modules that the stages call whole.
+        clock: What to mark moments with; None: a new one, for which the device is
+            waited for.
     """
 
-    def __init__(self, engine: Any, *, modules: bool) -> None:
+    def __init__(
+        self, engine: Any, *, modules: bool, clock: Clock | None = None
+    ) -> None:
         self._engine = engine
         self._modules = modules
-        self._clock = Clock(engine.device)
+        self._clock = clock or Clock(engine.device)
         self.intervals: list[Interval] = []
         self._running: list[Interval] = []
         self._seen: Counter[tuple[str, int]] = Counter()

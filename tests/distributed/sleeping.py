@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,10 +113,10 @@ def batch_of(run: Run) -> list[tuple[Tensor, Tensor]]:
     return [(torch.ones(2, WIDTH), torch.zeros(2, WIDTH))] * run.micro_batches
 
 
-def engine_of(plan: Plan) -> Any:
+def engine_of(plan: Plan, config: Mapping[str, Any] | None = None) -> Any:
     engine, *_ = plan.initialize(
         loss_of,
-        config={"steps_per_print": 10**9},
+        config={"steps_per_print": 10**9, **(config or {})},
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
     )
     return engine
