@@ -7,20 +7,20 @@ quick.
 
 from __future__ import annotations
 
-import io
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from partitioner import __version__
 from partitioner.cli_checkpoints import export, import_
 from partitioner.cli_doctor import doctor
+from partitioner.cli_encoding import degrade, say
 from partitioner.cli_options import JSON, POSITIVE, file_option, planning
 from partitioner.cli_output import opened, planned, progress, show, status
 from partitioner.cli_target import Typed, target_argument
 from partitioner.cli_timeline import replan, trace
 from partitioner.cli_tune import tune
+from partitioner.cli_version import version_option
 from partitioner.errors import PartitionerError
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ class _Failure(click.ClickException):
         super().__init__(error.message)
         self.hint = error.hint
 
-    def show(self, file: Any = None) -> None:
+    def show(self, file: Any = None) -> None:  # noqa: ARG002
         """Print ``error:`` and, where there is one, ``hint:``."""
-        click.echo(f"error: {self.message}", file=file, err=True)
+        say(f"error: {self.message}")
         if self.hint:
-            click.echo(f"hint: {self.hint}", file=file, err=True)
+            say(f"hint: {self.hint}")
 
 
 class _Group(click.Group):
@@ -59,7 +59,7 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="partitioner")
+@version_option
 def main() -> None:
     """Cut a PyTorch model into a balanced pipeline that trains exactly like it.
 
@@ -71,9 +71,7 @@ def main() -> None:
     Or TARGET is a Hugging Face model: its folder, of which config.json is enough, that
     file itself, or its name where transformers has it cached. Nothing is downloaded.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # "…" on a terminal without Unicode
+    degrade((sys.stdout, sys.stderr))
 
 
 main.add_command(doctor)
@@ -152,10 +150,10 @@ def inspect(
             document["breakdown"] = plan.breakdown(by, sort=sort, **levels)
         if output:
             plan.save(output)
-            click.echo(f"plan written to {output}", err=True)
+            say(f"plan written to {output}")
         if trace:
             plan.save_trace(trace)
-            click.echo(f"trace written to {trace}", err=True)
+            say(f"trace written to {trace}")
         if timeline:
             document["timeline"] = plan.timeline()
         if compare:
@@ -237,7 +235,7 @@ def measure(
                 compiled=compiled,
             )
         timings.save(output)
-        click.echo(f"{timings.summary}, written to {output}", err=True)
+        say(f"{timings.summary}, written to {output}")
     if profile:
         _write_profile(profile, device)
 
@@ -248,4 +246,4 @@ def _write_profile(path: Path, device: str | None) -> None:
     with status("timing typical kernels"):
         found = machine_profile(device)
     found.save(path)
-    click.echo(f"profile of {found.name} written to {path}", err=True)
+    say(f"profile of {found.name} written to {path}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from partitioner.cli_encoding import say
 from partitioner.cli_output import opened
 from partitioner.cli_target import Typed, target_argument
 
@@ -60,13 +61,12 @@ def export(
             dtype=dtype,
             max_shard_size=max_shard_size,
         )
-    click.echo(
+    say(
         f"{found.tensors} tensors ({found.bytes / 1e9:.3g} GB) of step {found.step} "
-        f"written to {output} ({', '.join(found.files)})",
-        err=True,
+        f"written to {output} ({', '.join(found.files)})"
     )
     for name in found.left_out:
-        click.echo(f"left out, no tensor: {name}", err=True)
+        say(f"left out, no tensor: {name}")
 
 
 @click.command("import")
@@ -118,6 +118,6 @@ def import_(
                 plan_record(plan.graph, plan.layers),
                 stored_tensors(plan.graph, plan.layers),
             )
-    click.echo(f"checkpoint {tag} written to {output}", err=True)
+    say(f"checkpoint {tag} written to {output}")
     for name in unknown:
-        click.echo(f"not in the model: {name}", err=True)
+        say(f"not in the model: {name}")

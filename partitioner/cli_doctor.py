@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from partitioner.cli_encoding import say
 from partitioner.cli_options import JSON, POSITIVE, file_option
 from partitioner.cli_output import show
 
@@ -99,7 +100,7 @@ def doctor(
         copy = output or config_file.with_suffix(f".fixed{suffix}")
         write_whole(copy, config_text(examination.fixed), "the configuration")
         count = len(examination.edits)
-        click.echo(f"corrected copy written to {copy} ({count} changes)", err=True)
+        say(f"corrected copy written to {copy} ({count} changes)")
     show(examination.to_dict(), diagnosis_report, as_json=as_json)
     if not examination.ok:
         sys.exit(1)

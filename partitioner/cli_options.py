@@ -77,8 +77,8 @@ _PLANNING = {
         "--device",
         show_default="the accelerator present, else cpu",
         metavar="NAME",
-        help="Profile to price for: cpu, a100-80g, h100, …, or a .toml or .json file; "
-        "measure: time the model's parts here.",
+        help="Profile to price for: cpu, a100-80g, h100, ..., or a .toml or .json "
+        "file; measure: time the model's parts here.",
     ),
     "measurements": click.option(
         "--measurements",
@@ -135,13 +135,13 @@ _PLANNING = {
     "between_nodes": click.option(
         "--between-nodes",
         metavar="LINK",
-        help="What a device has between nodes: ib-400, ethernet-100, …, or Gbit/s.",
+        help="What a device has between nodes: ib-400, ethernet-100, ..., or Gbit/s.",
     ),
     "within_node": click.option(
         "--within-node",
         metavar="LINK",
         show_default="the device's",
-        help="What it has inside its node: nvlink4, pcie4, …",
+        help="What it has inside its node: nvlink4, pcie4, ...",
     ),
     "replicas": click.option(
         "--replicas",

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from partitioner.cli_encoding import say
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -64,7 +66,13 @@ def planned(
 def status(message: str) -> AbstractContextManager[Any]:
     """Show a spinner, on a terminal alone."""
     console = Console(stderr=True)
-    return console.status(f"{message} …") if console.is_terminal else nullcontext()
+    if not console.is_terminal:
+        return nullcontext()
+    return console.status(f"{message} …", spinner=_spinner(console))
+
+
+def _spinner(console: Console) -> str:
+    return "dots" if console.encoding.startswith("utf") else "line"
 
 
 @contextmanager
@@ -72,10 +80,10 @@ def progress(message: str) -> Iterator[Callable[[str], None]]:
     """Show sentences as they come: in the spinner, or a line each off a terminal."""
     console = Console(stderr=True)
     if console.is_terminal:
-        with console.status(f"{message} …") as status:
+        with console.status(f"{message} …", spinner=_spinner(console)) as status:
             yield lambda text: status.update(f"{text} …")
     else:
-        yield lambda text: click.echo(text, err=True)
+        yield say
 
 
 def show(
@@ -90,8 +98,9 @@ def show(
 
     console = Console()
     if as_json:
-        click.echo(to_json(document), nl=False)
+        click.echo(to_json(document), file=sys.stdout, nl=False)
     elif console.is_terminal:
         console.print(report(document))
     else:
-        click.echo(to_text(report(document), width=console.width), nl=False)
+        text = to_text(report(document), width=console.width)
+        click.echo(text, file=sys.stdout, nl=False)

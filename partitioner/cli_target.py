@@ -7,6 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from partitioner.cli_options import POSITIVE
 
@@ -27,6 +28,13 @@ class Typed:
     """Of ``HuggingFaceOptions``."""
 
 
+def _files(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Let the shell complete a target as a path."""
+    return [CompletionItem(incomplete, type="file")]
+
+
 def target_argument(
     *batch_names: str, required: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -45,6 +53,7 @@ def target_argument(
             "target",
             metavar="TARGET" if required else "[TARGET]",
             required=required,
+            shell_complete=_files,
         ),
         click.option(
             "--hf-class",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from partitioner.cli_encoding import say
 from partitioner.cli_options import EXISTING_FILE, JSON, file_option
 from partitioner.cli_output import opened, show, status
 from partitioner.cli_target import Typed, target_argument
@@ -45,7 +46,7 @@ def trace(file: Path, *, as_json: bool) -> None:
     type=EXISTING_FILE,
     metavar="FILE",
     required=True,
-    help="What it took: a trace of plan.trace(…).",
+    help="What it took: a trace of plan.trace().",
 )
 @file_option("-o", "--output", text="Write the new plan to FILE.", required=True)
 @JSON
@@ -62,7 +63,7 @@ def replan(
             before = Plan.load(plan, found.model)
             after = before.replan(trace_file)
         after.save(output)
-        click.echo(f"plan written to {output}", err=True)
+        say(f"plan written to {output}")
         stayed = after.reassigned(before)
         document = {**after.to_dict(), "before": stayed.simulation.to_dict()}
     show(document, replan_report, as_json=as_json)

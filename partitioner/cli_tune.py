@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from partitioner.cli_encoding import say
 from partitioner.cli_options import JSON, POSITIVE, options_of
 from partitioner.cli_output import opened, progress, show
 from partitioner.cli_target import Typed, target_argument
@@ -87,7 +88,7 @@ def tune(*, target: Typed, as_json: bool, output: Path | None, **options: Any) -
         if output and tuning.best:
             tuning.save(output)
             names = f"{output / 'plan.json'} and {output / 'ds_config.json'}"
-            click.echo(f"{tuning.best.layout.name} written to {names}", err=True)
+            say(f"{tuning.best.layout.name} written to {names}")
     show(tuning.to_dict(), tuning_report, as_json=as_json)
     if tuning.best is None:
         sys.exit(1)
