@@ -111,6 +111,8 @@ def _prices(costed: CostedGraph) -> str:
     found = f"measured on {costed.measurements.source}: {share}"
     if costed.host_bound:
         found += "; the host sets the pace: a larger micro-batch uses the device better"
+    if costed.measurements.failed:
+        found += f"; {costed.measurements.not_timed}: by the device's profile"
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,9 +34,12 @@ def in_region(
         *args: Its positional arguments.
         **kwargs: Its keyword arguments.
     """
-    with ExitStack() as stack:
-        if not grad_enabled:
-            stack.enter_context(torch.no_grad())
-        for device_type, dtype in autocast:
-            stack.enter_context(torch.autocast(device_type, dtype=dtype))
-        return function(*args, **kwargs)
+    # Plain with-statements: torch.compile does not take an ExitStack of these.
+    if not grad_enabled:
+        with torch.no_grad():
+            return in_region(True, autocast, function, *args, **kwargs)
+    if autocast:
+        (device_type, dtype), *inner = autocast
+        with torch.autocast(device_type, dtype=dtype):
+            return in_region(True, inner, function, *args, **kwargs)
+    return function(*args, **kwargs)

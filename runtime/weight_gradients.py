@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from partitioner.runtime.gradient_sums import GradientSums
 
-__all__ = ["MadeAtOnce", "PutOff", "WeightGradients"]
+__all__ = ["PutOff", "WeightGradients"]
 
 _WEIGHT_AT = {
     F.linear: 1,
@@ -52,14 +52,6 @@ class PutOff:
             rest()
             self._rest[index] = _nothing  # and let go of what it held
         self._rest.clear()
-
-
-class MadeAtOnce(PutOff):
-    """Puts nothing off: makes every gradient as soon as backward comes to it."""
-
-    def add(self, rest: Callable[[], None]) -> None:
-        """Run it."""
-        rest()
 
 
 class WeightGradients:

@@ -17,11 +17,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from partitioner.errors import OptionError
 from partitioner.runtime.gradient_sums import GradientSums, gradient_sums
-from partitioner.runtime.weight_gradients import (
-    MadeAtOnce,
-    PutOff,
-    WeightGradients,
-)
+from partitioner.runtime.weight_gradients import PutOff, WeightGradients
 
 __all__ = ["ZeroBubble"]
 
@@ -80,12 +76,13 @@ class ZeroBubble(PipelineEngine):
 
     def _exec_forward_pass(self, buffer_id: int) -> None:
         self._make(self._due)
-        with self._gradients.put_off(self.module.parameters()):
+        # The first stage puts them off by nothing: what autograd does costs less there.
+        weights = self.module.parameters() if self.stage_id else ()
+        with self._gradients.put_off(weights):
             super()._exec_forward_pass(buffer_id)
 
     def _exec_backward_pass(self, buffer_id: int) -> None:
-        # The first stage puts them off by nothing: it need not keep anything.
-        self._gradients.into = PutOff() if self.stage_id else MadeAtOnce()
+        self._gradients.into = PutOff()
         self._waiting.append(self._gradients.into)
         super()._exec_backward_pass(buffer_id)
         self._backwards += 1

@@ -89,7 +89,9 @@ class _Computed(nn.Module):
 
     def __init__(self, function: Callable[[Any, Any], Any], structure: Any) -> None:
         super().__init__()
-        self.function = function
+        # A copy for timing copies a module's weights, and no object that has a method.
+        is_module = isinstance(function, nn.Module)
+        self.function = function if is_module else _as_function(function)
         self.structure = structure
 
     def forward(self, labels: Any, *tensors: Tensor) -> Any:
@@ -97,6 +99,13 @@ class _Computed(nn.Module):
             return tensors[value.index] if isinstance(value, _Place) else value
 
         return self.function(rebuild(self.structure, leaf), labels)
+
+
+def _as_function(call: Callable[..., Any]) -> Callable[..., Any]:
+    def function(*args: Any) -> Any:
+        return call(*args)
+
+    return function
 
 
 class _Priced(nn.Module):
@@ -157,6 +166,10 @@ def with_loss(costed: CostedGraph, loss: CostedGraph) -> CostedGraph:
     inside = (n for n in loss.costs if info(n).module.startswith(_BLOCK))
     total = sum((loss.costs[node] for node in inside), NodeCost())
     cost = replace(total, output_bytes=0, parameter_bytes=0, buffer_bytes=0)
+    if costed.measurements and loss.measurements:
+        failed = {**costed.measurements.failed, **loss.measurements.failed}
+        told = replace(costed.measurements, failed=failed)
+        costed = replace(costed, measurements=told)
     return counted(replace(costed, unpriced=costed.unpriced + loss.unpriced), cost)
 
 

@@ -91,8 +91,13 @@ class Measurements:
             f"{len(self.nodes)} operations and {len(self.blocks)} layers timed on "
             f"{self.source}"
         )
+        return f"{text}; {self.not_timed}" if self.failed else text
+
+    @property
+    def not_timed(self) -> str:
+        """What could not be timed and why, in words; "" if there is nothing."""
         failed = [f"{name.split()[0]} ({why})" for name, why in self.failed.items()]
-        return f"{text}; not timed: {', '.join(failed)}" if failed else text
+        return f"not timed: {', '.join(failed)}" if failed else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""

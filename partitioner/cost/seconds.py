@@ -71,10 +71,16 @@ class _Timed:
             self._costed,
             costs=costs,
             openings=tuple(opened.values()),
-            measurements=self._measured.only(self._used),
+            measurements=self._measured.only(self._used | self._failed()),
             measured_share=self._share(),
             host_bound=self._host_bound,
         )
+
+    def _failed(self) -> set[str]:
+        """Return the signatures of what could not be timed, which the plan tells."""
+        mine = {self._work.of_node(node) for node in self._costed.costs}
+        mine |= {self._work.of_block(span) for span in block_spans(self._costed.graph)}
+        return mine & self._measured.failed.keys()
 
     def _upkeep(self) -> dict[fx.Node, float]:
         """Return what adding to the parameters' gradients takes, by node."""

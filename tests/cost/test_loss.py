@@ -100,6 +100,46 @@ def test_it_is_timed_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert any("_Computed" in name or "loss" in name for name in timings.blocks)
 
 
+class Task:
+    """Holds what no copy can be made of."""
+
+    def __init__(self) -> None:
+        self.library = torch
+
+    def loss(self, output: Any, labels: Tensor) -> Tensor:
+        return loss_of(output, labels)
+
+
+def test_a_method_of_any_object_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    few: dict[str, Any] = {"example_inputs": IDS[:, :FEW], "loss_fn": Task().loss}
+    few |= {"example_labels": LABELS[:, :FEW]}
+    timings = measure_model(Model(), device="cpu", **few)
+    assert not timings.failed
+    assert any("_Computed" in name for name in timings.blocks)
+
+
+def unlucky(output: Any, labels: Tensor) -> Tensor:
+    """Runs on the recording's fakes alone."""
+    hidden = output["hidden"]
+    order = torch.arange(7, device=hidden.device) * hidden.shape[-1]
+    return loss_of(output, labels) + hidden.index_select(-1, order).sum()
+
+
+def test_a_plan_says_that_it_could_not_be_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    few: dict[str, Any] = {"example_inputs": IDS[:, :FEW], "loss_fn": unlucky}
+    few |= {"example_labels": LABELS[:, :FEW]}
+    timings = measure_model(Model(), device="cpu", **few)
+    plan = planned(device=None, measurements=timings, **few)
+    assert "not timed: " in " ".join(str(plan).split())
+    assert "_Computed (IndexError" in " ".join(str(plan).split())
+
+
 class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from partitioner.runtime.gradient_sums import GradientSums
-from partitioner.runtime.weight_gradients import MadeAtOnce, PutOff, WeightGradients
+from partitioner.runtime.weight_gradients import PutOff, WeightGradients
 
 
 class Products(nn.Module):
@@ -137,21 +137,6 @@ def test_nothing_is_put_off_without_gradients():
     with torch.no_grad(), WeightGradients(GradientSums()).put_off(model.parameters()):
         found = model(x)
     assert not found.requires_grad
-
-
-def test_made_at_once_needs_nothing_more():
-    torch.manual_seed(0)
-    model, x, gradients = Products(), leaf(4, 4, 6), WeightGradients(GradientSums())
-    plain = copy.deepcopy(model)
-    plain(x).sum().backward()
-    gradients.into = MadeAtOnce()
-    with gradients.put_off(model.parameters()):
-        loss = model(x).sum()
-    loss.backward()
-    found, wanted = gradients_of(model), gradients_of(plain)
-    assert all(gradient is not None for gradient in found.values())
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, msg=name)
 
 
 def test_weights_are_themselves_again_also_after_an_error():

@@ -152,6 +152,10 @@ def test_what_cannot_be_timed_says_why(tmp_path):
     graph = capture(model, table)
     found = measure(graph, device="cpu", cache_folder=tmp_path)
     assert any("IndexError" in reason for reason in found.failed.values())
+    costed = price(graph, profile=resolve("cpu"), measurements=found)
+    assert costed.measurements is not None
+    assert "not timed: embedding (IndexError" in costed.measurements.summary
+    assert costed.measured_share < 1
 
 
 class Views(nn.Module):
