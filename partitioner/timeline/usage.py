@@ -93,6 +93,7 @@ class RunUse:
         """Return plain data, for ``--json`` (``schema_version`` 1)."""
         return {
             "schema_version": 1,
+            "kind": "fx-partitioner usage",
             "steps": self.steps,
             "micro_batches": self.micro_batches,
             "step_s": self.step_s,

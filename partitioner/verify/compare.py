@@ -82,8 +82,10 @@ class Verification:
         return worst
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for reports."""
+        """Return plain data for reports (``schema_version`` 1)."""
         return {
+            "schema_version": 1,
+            "kind": "fx-partitioner verification",
             "ok": self.ok,
             "tolerance": self.tolerance,
             "modes": {
