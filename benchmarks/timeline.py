@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 benchmarks/timeline.py
 
 Layers sleep for as long as they are told, on CPU processes over gloo, so that what a
-step should take is known. Printed are, for 1F1B and DualPipeV, even and uneven stages:
+step should take is known. Printed are, for each schedule, even and uneven stages:
 the simulator's step at the stages' measured times, next to the measured step. Then a
 model whose third quarter takes 1.8 times as long as it was priced: the stage and the
 ratio that the trace says, and the bubble before and after planning again. Last, what
@@ -58,7 +58,7 @@ def main() -> None:
         told = [own]
         dist.broadcast_object_list(told)
         folder = Path(told[0])
-        for schedule in ("1f1b", "dualpipev"):
+        for schedule in ("1f1b", "eager-1f1b", "dualpipev"):
             for factor in (1.0, RATIO):
                 run = replace(base, schedule=schedule, slow=third, factor=factor)
                 _simulated(run, folder)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from partitioner.capture import capture
 from partitioner.cost import (
     Cost,
@@ -22,7 +20,8 @@ from partitioner.cost import (
     with_loss,
 )
 from partitioner.cost.memory import optimizer_states
-from partitioner.errors import OptionError
+from partitioner.dtypes import as_dtype
+from partitioner.errors import InfeasibleError
 from partitioner.options import Options
 from partitioner.plan import Plan
 from partitioner.report import plan_text
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
+    import torch
     from torch import nn
 
     from partitioner.capture.patterns import Pattern
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from partitioner.solve.problem import Checkpointing
 
 __all__ = ["inspect_model", "measure_model", "partition", "planned", "priced"]
+
+WORTH_IT = 0.005
+"""Share of a step that further micro-batches in flight must save."""
 
 
 def partition(
@@ -95,8 +98,11 @@ def partition(
             ``"sgd-momentum"``.
         checkpointing: ``"none"``; ``"auto"``: recompute only what does not fit
             otherwise; ``"all"``: every repeated layer.
-        schedule: ``"1f1b"``, or ``"dualpipev"``: ``stages`` ranks with two stages each,
-            r and 2 × ranks - 1 - r, which are balanced as pairs.
+        schedule: ``"1f1b"``; ``"eager-1f1b"``: 1F1B with up to twice as many
+            micro-batches in flight and messages that nobody waits for;
+            ``"dualpipev"``: ``stages`` ranks with two stages each, r and
+            2 × ranks - 1 - r, which are balanced as pairs; ``"auto"``: ``"1f1b"``, or
+            ``"eager-1f1b"`` where it fits and its simulated step is shorter.
         solver: ``"cbc"`` (bundled) or ``"highs"`` (extra).
         gap: Share of the step time by which the plan may miss the optimum.
         time_limit_s: Seconds for the solver; the best plan so far is used then.
@@ -142,7 +148,7 @@ def partition(
         memory_limit=memory_limit,
         optimizer=optimizer,
         checkpointing=checkpointing,
-        schedule=schedule,
+        schedule="1f1b" if schedule == "auto" else schedule,
         solver=solver,
         gap=gap,
         time_limit_s=time_limit_s,
@@ -171,7 +177,8 @@ def partition(
         pin=pin,
         equal_stages=equal_stages,
     )
-    return planned(costed, options)
+    plan = planned(costed, options)
+    return _the_faster(plan) if schedule == "auto" else plan
 
 
 def priced(
@@ -198,7 +205,7 @@ def priced(
     Raises:
         PartitionerError: As for :func:`partition`.
     """
-    graph = capture(model, example_inputs, dtype=_as_dtype(dtype), **wishes)
+    graph = capture(model, example_inputs, dtype=as_dtype(dtype), **wishes)
     given = find_given(graph, costs or {})
     costed = source.price(graph)
     if loss:
@@ -231,6 +238,17 @@ def planned(costed: CostedGraph, options: Options) -> Plan:
         assignment=assignment,
         options=options,
     )
+
+
+def _the_faster(plan: Plan) -> Plan:
+    """Return a plan for 1F1B, or for eager 1F1B if the simulator says it is faster."""
+    options = replace(plan.options, schedule="eager-1f1b")
+    try:
+        ahead = planned(plan.costed, options)
+    except InfeasibleError:
+        return plan  # more micro-batches in flight do not fit
+    limit_s = (1 - WORTH_IT) * plan.simulation.step_s
+    return ahead if ahead.simulation.step_s < limit_s else plan
 
 
 def inspect_model(model: nn.Module, stages: int, **options: Any) -> str:
@@ -275,23 +293,8 @@ def measure_model(
         PartitionerError: The model cannot be recorded, or the device is not known.
     """
     loss = Loss.of(loss_fn, example_labels)
-    graph = capture(model, example_inputs, dtype=_as_dtype(dtype))
+    graph = capture(model, example_inputs, dtype=as_dtype(dtype))
     found = measure(graph, device=device, compiled=compiled)
     if loss:  # the cache on disk hands on what was timed before
         found = measure(loss_graph(graph, loss), device=device, compiled=compiled)
-    return found
-
-
-def _as_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    if dtype is None or isinstance(dtype, torch.dtype):
-        found = dtype
-    else:
-        names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-        found = getattr(torch, names.get(dtype, dtype), None)
-        if not isinstance(found, torch.dtype):
-            hint = "choose from float32, bfloat16, float16"
-            raise OptionError(f"dtype {dtype!r} is not known", hint=hint)
-    if found is not None and not found.is_floating_point:
-        hint = "choose from float32, bfloat16, float16"
-        raise OptionError(f"dtype {found} is no floating type", hint=hint)
     return found

@@ -114,10 +114,10 @@ _PLANNING = {
     ),
     "schedule": click.option(
         "--schedule",
-        type=click.Choice(["1f1b", "dualpipev"]),
+        type=click.Choice(["1f1b", "eager-1f1b", "dualpipev", "auto"]),
         default="1f1b",
         show_default=True,
-        help="Schedule to plan for.",
+        help="Schedule to plan for; auto: 1f1b, or eager-1f1b where it is faster.",
     ),
     "objective": click.option(
         "--objective",

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from partitioner.costed import CostedGraph
     from partitioner.options import Options
     from partitioner.simulate import Simulation
+    from partitioner.solve.problem import Schedule
 
 __all__ = ["Plan", "StagePlan"]
 
@@ -153,8 +154,9 @@ class Plan(TrainablePlan):
         """Simulate one training step of these stages under some schedule.
 
         Args:
-            schedule: ``"1f1b"``, ``"gpipe"``, ``"zb-h1"``, ``"zb-h2"``; with two stages
-                on every rank ``"interleaved"`` or ``"dualpipev"``.
+            schedule: ``"1f1b"``, ``"eager-1f1b"``, ``"gpipe"``, ``"zb-h1"`` or
+                ``"zb-h2"``; with two stages on a rank also ``"interleaved"`` or
+                ``"dualpipev"``.
 
         Raises:
             OptionError: The schedule is not known, or cannot run these stages.
@@ -191,6 +193,11 @@ class Plan(TrainablePlan):
         )
 
     # -- proof and files -------------------------------------------------------------
+
+    def _scheduled(self, schedule: Schedule) -> Plan:
+        options = replace(self.options, schedule=schedule)
+        statement, units = problem_for(self.costed, options)
+        return replace(self, options=options, problem=statement, units=units)
 
     def _assigned(self, assignment: Assignment) -> Plan:
         return replace(self, assignment=assignment)

@@ -60,6 +60,7 @@ def payload(plan: TrainablePlan) -> dict[str, Any]:
         "fingerprint": plan.graph.fingerprint,
         "stage_of": list(plan.assignment.stage_of),
         "recomputed": list(plan.assignment.recomputed),
+        "schedule": plan.options.schedule,
     }
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from partitioner.runtime.batch import BatchAdapter
     from partitioner.runtime.pipeline_module import PartitionedPipelineModule
     from partitioner.runtime.weights import GivenWeights
+    from partitioner.solve.problem import Schedule
 
 __all__ = ["TrainablePlan"]
 
@@ -189,7 +190,6 @@ class TrainablePlan(ABC):
             loss_fn,
             pipeline_module_kwargs,
             weights=weights,
-            schedule=self.options.schedule,
             compiled=compiled,
         )
 
@@ -238,6 +238,8 @@ class TrainablePlan(ABC):
             agree: Takes this rank's decisions, returns rank 0's.
         """
         told = agree(payload(self))
+        if told["schedule"] != self.options.schedule:
+            return self._scheduled(told["schedule"]).agreed_by(lambda _: told)
         stage_of = tuple(told["stage_of"])
         recomputed = tuple(told["recomputed"])
         mine = self.assignment
@@ -252,6 +254,10 @@ class TrainablePlan(ABC):
             objective_s=found.objective_s,
         )
         return self._assigned(assignment)
+
+    @abstractmethod
+    def _scheduled(self, schedule: Schedule) -> Self:
+        """Return this plan under another schedule."""
 
     @abstractmethod
     def _assigned(self, assignment: Assignment) -> Self:

@@ -11,6 +11,7 @@ from partitioner.errors import OptionError, RuntimeGuardError
 from partitioner.runtime.agreement import gather
 from partitioner.runtime.checkpoint import CheckpointingEngine
 from partitioner.runtime.data import PipelineLoader, Place
+from partitioner.runtime.eager import Eager
 from partitioner.runtime.evaluation import Evaluating
 from partitioner.runtime.finite import watch
 from partitioner.runtime.gradients import AnyGradients
@@ -55,6 +56,11 @@ def initialize(
         RuntimeGuardError: Under ZeRO the ranks have different numbers of groups.
         OptionError: Weight gradients cannot be put off.
     """
+    if module.runs_ahead and zero_bubble:
+        raise OptionError(
+            "zero_bubble=True with eager-1f1b: each fills the bubble its own way",
+            hint='plan with schedule="1f1b", or leave zero_bubble out',
+        )
     engine, *others = deepspeed.initialize(
         model=module, config=dict(config), **deepspeed_kwargs
     )
@@ -64,6 +70,7 @@ def initialize(
     engine.__class__ = DualPipeVPlanEngine if dual else PlanEngine
     engine.adopt(batch_fn, token_weighted=token_weighted)
     engine.start_zero_bubble(wanted=zero_bubble)
+    engine.start_eager(wanted=module.runs_ahead)
     if check_finite:
         watch(module, module.loss_fn, engine.stage_id)
     return (engine, *others)
@@ -155,7 +162,7 @@ class PlanEngineMixin(
         return PipelineLoader(dataset, place=place, step=step, **loader_kwargs)
 
 
-class PlanEngine(PlanEngineMixin, ZeroBubble):
+class PlanEngine(PlanEngineMixin, ZeroBubble, Eager):
     """The engine of a plan; made by :func:`initialize`, never by itself."""
 
     def reset_activation_shape(self) -> None:

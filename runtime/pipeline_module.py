@@ -65,6 +65,7 @@ class PartitionedPipelineModule(TiedStages, LossStage):
     """
 
     stages_per_rank: ClassVar[int] = 1
+    runs_ahead: ClassVar[bool] = False
 
     def __init__(
         self,

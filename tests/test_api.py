@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -170,3 +172,35 @@ def test_one_stage_is_the_whole_model():
 def test_the_report_alone():
     report = inspect_model(mlp(), 2, example_inputs=BATCH, device="h100")
     assert report.startswith("Sequential: 2 stages, 8 micro-batches")
+
+
+def chosen(stages: int = 2, **options: Any) -> str:
+    plan = partition(mlp(), stages, schedule="auto", **(LARGE | options))
+    return plan.options.schedule
+
+
+LARGE: dict[str, Any] = {
+    "example_inputs": torch.zeros(4096, 8),  # activations take most of the memory
+    "device": "h100",
+    "micro_batches": 12,
+    "checkpointing": "none",
+}
+SLOW = {"devices_per_node": 1, "between_nodes": "ethernet-10"}
+
+
+def test_auto_runs_ahead_where_messages_are_slow():
+    options = LARGE | {"cluster": SLOW}
+    plain = partition(mlp(), 2, **options)
+    ahead = partition(mlp(), 2, schedule="eager-1f1b", **options)
+    assert ahead.simulation.step_s < 0.9 * plain.simulation.step_s
+    assert chosen(cluster=SLOW) == "eager-1f1b"
+
+
+def test_auto_stays_where_nothing_is_won_or_memory_is_short():
+    assert chosen(stages=1) == "1f1b"
+    options = LARGE | {"cluster": SLOW}
+    plain = partition(mlp(), 2, **options)
+    fits = max(rank.memory_bytes for rank in plain.score.ranks)
+    with pytest.raises(MemoryLimitError):
+        partition(mlp(), 2, schedule="eager-1f1b", memory_limit=fits, **options)
+    assert chosen(cluster=SLOW, memory_limit=fits) == "1f1b"

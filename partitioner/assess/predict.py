@@ -13,7 +13,7 @@ from partitioner.simulate import (
     simulate,
     zero_bubble,
 )
-from partitioner.simulate.from_deepspeed import dualpipev, one_f_one_b
+from partitioner.simulate.from_deepspeed import dualpipev, eager, one_f_one_b
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +28,7 @@ CHUNKS_PER_RANK = 2
 
 SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
     "1f1b": one_f_one_b,
+    "eager-1f1b": eager,
     "dualpipev": lambda stages, micro_batches: dualpipev(
         stages // CHUNKS_PER_RANK, micro_batches
     ),

@@ -8,10 +8,12 @@ from deepspeed.runtime.pipe.schedule import (
     BackwardPass,
     DualPipeVSchedule,
     ForwardPass,
+    PipeSchedule,
     TrainSchedule,
 )
 
 from partitioner.errors import OptionError
+from partitioner.runtime.eager_schedule import EagerSchedule
 
 if TYPE_CHECKING:
     from partitioner.solve.problem import Schedule
@@ -26,12 +28,14 @@ def in_flight(
 
     Interprets the very instructions the engine runs: a forward pass adds one set of
     saved activations, a backward pass frees one. Under 1F1B (Narayanan et al.,
-    PipeDream-Flush, ICML 2021) that is ``min(stages - s, micro_batches)``.
+    PipeDream-Flush, ICML 2021) that is ``min(stages - s, micro_batches)``, under
+    eager 1F1B ``min(2 (stages - s) - 1, micro_batches)``.
 
     Args:
         stages: Number of pipeline stages.
         micro_batches: Micro-batches of one step.
-        schedule: "1f1b", or "dualpipev": rank r of S runs the stages r and 2S - 1 - r.
+        schedule: "1f1b", "eager-1f1b", or "dualpipev": rank r of S runs the stages r
+            and 2S - 1 - r.
 
     Returns:
         One count per stage.
@@ -39,10 +43,10 @@ def in_flight(
     Raises:
         OptionError: DualPipeV with fewer than two micro-batches per rank.
     """
-    if schedule == "1f1b":
+    if schedule != "dualpipev":
+        kind = EagerSchedule if schedule == "eager-1f1b" else TrainSchedule
         return tuple(
-            _peak(TrainSchedule(micro_batches, stages, stage))
-            for stage in range(stages)
+            _peak(kind(micro_batches, stages, stage)) for stage in range(stages)
         )
     ranks = stages // 2
     if micro_batches < stages:
@@ -56,7 +60,7 @@ def in_flight(
     return (*outwards, *(_peak(run, phase=1) for run in reversed(runs)))
 
 
-def _peak(schedule: TrainSchedule | DualPipeVSchedule, phase: int | None = None) -> int:
+def _peak(schedule: PipeSchedule, phase: int | None = None) -> int:
     held = peak = 0
     for instructions in schedule.steps():
         for instruction in instructions:

@@ -20,6 +20,7 @@ from partitioner.runtime.agreement import (
 )
 from partitioner.runtime.batch import BatchAdapter
 from partitioner.runtime.dual_pipe import PartitionedDualPipeVModule
+from partitioner.runtime.eager import EagerPipelineModule
 from partitioner.runtime.inputs import InputConstant, InputLeaf
 from partitioner.runtime.loss import LossHead
 from partitioner.runtime.pipeline_module import PartitionedPipelineModule
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from partitioner.emit.layers import Layers
     from partitioner.graph import InputSpec, ModelGraph
+    from partitioner.options import Options
     from partitioner.runtime.weights import GivenWeights
 
 __all__ = ["batch_adapter", "build_pipeline", "layer_specs"]
@@ -39,12 +41,17 @@ __all__ = ["batch_adapter", "build_pipeline", "layer_specs"]
 
 _KINDS: Mapping[str, type[PartitionedPipelineModule]] = {
     "1f1b": PartitionedPipelineModule,
+    "eager-1f1b": EagerPipelineModule,
     "dualpipev": PartitionedDualPipeVModule,
 }
 
 
 class HasLayers(Protocol):
     """A plan, as far as building needs it."""
+
+    @property
+    def options(self) -> Options:
+        """What was asked for."""
 
     @property
     def layers(self) -> Layers:
@@ -73,7 +80,6 @@ def build_pipeline(
     loss_fn: Callable[[Any, Any], Any] | None,
     options: Mapping[str, Any],
     *,
-    schedule: str = "1f1b",
     compiled: Mapping[str, Any] | None = None,
     weights: GivenWeights | None = None,
 ) -> PartitionedPipelineModule:
@@ -84,7 +90,6 @@ def build_pipeline(
         adapter: The batch adapter, which knows how labels were flattened.
         loss_fn: The user's loss, or None.
         options: Keyword arguments for DeepSpeed's ``PipelineModule``.
-        schedule: The plan's.
         compiled: Keyword arguments for ``torch.compile``; None: do not.
         weights: Where this rank's parameters and buffers get their values; None:
             they have them.
@@ -97,6 +102,7 @@ def build_pipeline(
     """
     ensure_process_group()
     plan = agreed_by(partial(agree, what="agreeing on the plan"))
+    schedule = plan.options.schedule
     with raise_on_all_ranks("cutting the model"):
         check_precision(plan.graph.dtype)
         layers = plan.layers if compiled is None else plan.compiled_layers

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from deepspeed.runtime.pipe import schedule as deepspeed
 
 from partitioner.errors import OptionError
+from partitioner.runtime.eager_schedule import EagerSchedule
 from partitioner.simulate.instructions import Compute, Exchange, Schedule, Transfer
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from partitioner.simulate.instructions import Instruction, Message
 
-__all__ = ["dualpipev", "one_f_one_b"]
+__all__ = ["dualpipev", "eager", "one_f_one_b"]
 
 _TRANSFERS: dict[Any, tuple[Message, int]] = {
     deepspeed.SendActivation: ("activation", 0),
@@ -50,6 +51,29 @@ def one_f_one_b(stages: int, micro_batches: int, *, blocking: bool = True) -> Sc
             )
             for rank in range(stages)
         ),
+    )
+
+
+def eager(stages: int, micro_batches: int) -> Schedule:
+    """The plan engine's ``EagerSchedule``: 1F1B that starts further ahead.
+
+    Args:
+        stages: Number of stages, one for each rank.
+        micro_batches: Micro-batches of one step.
+    """
+    return Schedule(
+        name="eager-1f1b",
+        micro_batches=micro_batches,
+        rank_of=tuple(range(stages)),
+        lists=tuple(
+            tuple(
+                step
+                for step in _read(EagerSchedule(micro_batches, stages, rank), (rank,))
+                if isinstance(step, Compute)
+            )
+            for rank in range(stages)
+        ),
+        buffered=True,
     )
 
 

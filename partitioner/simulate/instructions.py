@@ -75,6 +75,11 @@ class Schedule:
     """Rank of each chunk; a chunk is a stretch of the model, numbered from 0."""
     lists: tuple[tuple[Instruction, ...], ...]
     """One list for each rank."""
+    buffered: bool = False
+    """A message that travels by itself comes into the one buffer that the receiving
+    chunk has for its kind, so not before the last one is out: an activation as its
+    forward begins, a gradient as its backward ends. A rank sends a gradient once the
+    one before has come."""
 
     @property
     def ranks(self) -> int:

@@ -40,7 +40,7 @@ def simulate(schedule: Schedule, price: PipelinePrice) -> Simulation:
             for each other for ever; or the price is of another number of chunks.
     """
     require_sound(schedule, price)
-    clock = _Clock(schedule, price)
+    clock = (_BufferedClock if schedule.buffered else _Clock)(schedule, price)
     clock.run()
     return Simulation(
         schedule=schedule.name,
@@ -116,9 +116,9 @@ class _Clock:
         while moving:
             moving = False
             for rank in self.ranks:
-                while rank.place < len(rank.instructions) and self._advance(rank):
+                while self._waits(rank) and self._advance(rank):
                     moving = True
-        stuck = [rank for rank in self.ranks if rank.place < len(rank.instructions)]
+        stuck = [rank for rank in self.ranks if self._waits(rank)]
         if stuck:
             first = stuck[0]
             raise PartitionerError(
@@ -126,6 +126,10 @@ class _Clock:
                 f" {first.place}, {first.instructions[first.place]}",
                 hint="order its sends and receives like its neighbours'",
             )
+
+    def _waits(self, rank: _Rank) -> bool:
+        """Whether a rank has still something to do."""
+        return rank.place < len(rank.instructions)
 
     def _advance(self, rank: _Rank) -> bool:
         """Run the next instruction of a rank, if it can start; say whether it moved."""
@@ -146,10 +150,12 @@ class _Clock:
             rank.now_s = max(rank.now_s, self.arrived[needed])
         in_flight_bytes = self.price.chunks[work.chunk].in_flight_bytes
         rank.took(work, self.price.compute_s(work), in_flight_bytes)
-        sent = self._sends(work)
+        self._send(rank, self._sends(work))
+        return True
+
+    def _send(self, rank: _Rank, sent: Transfer | None) -> None:
         if sent is not None and sent not in self.blocking:
             self.arrived[sent] = rank.now_s + self._travel_s(sent)
-        return True
 
     def _needs(self, work: Compute) -> Transfer | None:
         """Return the message that a pass reads; its own forward ran on its rank."""
@@ -190,6 +196,55 @@ class _Clock:
             rank.now_s = max(rank.now_s, end_s)
         rank.posted = False
         return True
+
+
+class _BufferedClock(_Clock):
+    """Messages that travel by themselves, into buffers (``Schedule.buffered``)."""
+
+    def __init__(self, schedule: Schedule, price: PipelinePrice) -> None:
+        super().__init__(schedule, price)
+        self.sent_s: dict[Transfer, float] = {}
+        self.emptied_s: dict[tuple[str, int], float] = {}
+        """When the buffer of a chunk for a kind of message was free again."""
+        self.to_send: dict[int, Transfer] = {}
+        """The gradient that a rank has made and not sent."""
+
+    def _waits(self, rank: _Rank) -> bool:
+        return super()._waits(rank) or rank.index in self.to_send
+
+    def _advance(self, rank: _Rank) -> bool:
+        gradient = self.to_send.get(rank.index)
+        if gradient is None:
+            return super()._advance(rank)
+        if gradient.micro_batch:
+            before = gradient._replace(micro_batch=gradient.micro_batch - 1)
+            if before not in self.arrived:
+                return False
+            rank.now_s = max(rank.now_s, self.arrived[before])
+        self.sent_s[gradient] = rank.now_s
+        del self.to_send[rank.index]
+        return True
+
+    def _compute(self, rank: _Rank, work: Compute) -> bool:
+        needed = self._needs(work)
+        if needed is not None:
+            if needed not in self.sent_s:
+                return False
+            place = (needed.kind, work.chunk)
+            leaves_s = max(self.sent_s[needed], self.emptied_s.get(place, 0.0))
+            self.arrived[needed] = leaves_s + self._travel_s(needed)
+            began_s = max(rank.now_s, self.arrived[needed])
+        super()._compute(rank, work)
+        if needed is not None:
+            gradient = needed.kind == "gradient"
+            self.emptied_s[place] = rank.now_s if gradient else began_s
+        return True
+
+    def _send(self, rank: _Rank, sent: Transfer | None) -> None:
+        if sent is not None and sent.kind == "gradient":
+            self.to_send[rank.index] = sent
+        elif sent is not None:
+            self.sent_s[sent] = rank.now_s
 
 
 def _use(rank: _Rank) -> RankUse:

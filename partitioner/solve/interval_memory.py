@@ -75,8 +75,9 @@ class IntervalMemory(ABC):
 
     @property
     def _wire_bytes(self) -> Floats:
-        """One buffer each way."""
-        buffers: Floats = self.cut_bytes[:, None] + self.cut_bytes[None, :]
+        """One buffer each way, or two for what is received."""
+        copies = self.groups.problem.received_buffers
+        buffers: Floats = copies * self.cut_bytes[:, None] + self.cut_bytes[None, :]
         return buffers
 
     def _with_ties(self, units: Sequence[int], ties: Sequence[int]) -> Floats:

@@ -21,7 +21,7 @@ __all__ = [
 
 Checkpointing = Literal["none", "auto", "all"]
 Objective = Literal["step", "bottleneck"]
-Schedule = Literal["1f1b", "dualpipev"]
+Schedule = Literal["1f1b", "eager-1f1b", "dualpipev"]
 Transfer = Literal["hops", "ends"]
 
 
@@ -163,8 +163,8 @@ class Problem:
     a rank), ``engine_bytes`` (likewise), plus ``in_flight[s]`` times (``saved_bytes``
     of the kept units, plus what each recomputed block reads from outside itself (with
     ``checkpointing="all"`` a value once for all blocks of the stage), plus twice the
-    bytes received, plus the bytes sent), plus the bytes of one wire buffer
-    each way (received and sent), plus what the larger of two moments of a backward
+    bytes received, plus the bytes sent), plus the bytes of one wire buffer each way
+    (`received_buffers` and sent), plus what the larger of two moments of a backward
     needs. In its tail: the largest ``transient_bytes`` of a tail unit. Before: the
     largest of ``reserved_bytes`` plus the ``transient_bytes`` of another unit, and for
     each recomputed block its ``saved_bytes`` plus the largest ``beyond_bytes`` in it;
@@ -234,6 +234,15 @@ class Problem:
         return 0 < boundary <= len(self.far) and self.far[boundary - 1]
 
     @property
+    def received_buffers(self) -> int:
+        """Buffers of the wire that a stage has for the boundary before it.
+
+        One for what comes; where sends do not wait, the gradient of the micro-batch
+        before may still be on its way.
+        """
+        return 2 if self.schedule == "eager-1f1b" else 1
+
+    @property
     def distances(self) -> tuple[bool, ...]:
         """Values of ``far`` for which a crossing has a price: near, or near and far."""
         return (False, True) if any(self.far) else (False,)
@@ -280,7 +289,7 @@ class Problem:
         For equal chunks this exceeds what DeepSpeed's own instructions take, sends in
         batches included, by at most one forward.
         """
-        if self.schedule == "1f1b":
+        if self.schedule != "dualpipev":
             return float(self.micro_batches - 1), 1.0
         forward_s = sum(unit.forward_s for unit in self.units)
         backward_s = sum(unit.backward_s for unit in self.units)

@@ -148,7 +148,7 @@ class MemoryRows:
     def _wires(self, stage: int, in_flight: int) -> Terms:
         """Return the buffers of the wire, and what some micro-batches hold of it."""
         terms: Terms = []
-        copies = 1 + RECEIVED_COPIES * in_flight
+        copies = self.problem.received_buffers + RECEIVED_COPIES * in_flight
         for index, value in enumerate(self.groups.values):
             if stage:
                 received = self.program.cuts[stage - 1][index]

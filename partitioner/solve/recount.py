@@ -155,5 +155,6 @@ def _memory(
     kept = sum(count * (s.saved + 2 * s.received + s.sent) for s, count in here)
     stepping = sum(s.step for s, _ in here) + sum(tie.step_bytes for tie in ties)
     static = sum(s.static for s, _ in here) + sum(tie.static_bytes for tie in ties)
-    buffers = sum(s.received + s.sent for s, _ in here) + problem.engine_bytes
+    copies = 2 if problem.schedule == "eager-1f1b" else 1
+    buffers = sum(copies * s.received + s.sent for s, _ in here) + problem.engine_bytes
     return static + buffers + max(peak + kept, stepping)

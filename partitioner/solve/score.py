@@ -169,7 +169,7 @@ def score(
             saved_bytes=problem.in_flight[s] * saved[s],
             received_bytes=problem.in_flight[s] * RECEIVED_COPIES * hop_bytes[s],
             sent_kept_bytes=problem.in_flight[s] * hop_bytes[s + 1],
-            wire_bytes=hop_bytes[s] + hop_bytes[s + 1],
+            wire_bytes=problem.received_buffers * hop_bytes[s] + hop_bytes[s + 1],
             recompute_peak_bytes=peak[s],
             reserved_bytes=problem.reserved_bytes,
             transient_bytes=moments[s].transient_bytes,

@@ -67,6 +67,7 @@ DUAL = {
     # The tied blocks are on different ranks, embedding and head on the same one.
     "pin": {f"blocks.{stage}": stage for stage in range(3)} | {"head": 3},
 }
+EAGER = {"schedule": "eager-1f1b"}
 AGAIN = {"checkpointing": "all"}
 
 ENGINES: dict[str, Engine] = {
@@ -88,6 +89,11 @@ ENGINES: dict[str, Engine] = {
     "bf16-dual-zero-clip": Engine(
         dtype="bfloat16", options=DUAL, config={**ZERO, **CLIP}
     ),
+    "fp32-eager-clip": Engine(options=EAGER, config=CLIP),
+    "bf16-eager-zero-clip": Engine(
+        dtype="bfloat16", options=EAGER, config={**ZERO, **CLIP}
+    ),
+    "eager-4": Engine(options={**EAGER, **AGAIN}, stages=4),
     "compiled-recomputed": Engine(
         module={"compile": True}, options={**AGAIN, "leaf": ["blocks.1"]}
     ),
@@ -253,8 +259,20 @@ def refusals() -> list[str]:
         lambda: engine.eval_batch(iter(mixed), num_micro_batches=2),
         lambda: engine.train_batch(iter(mixed)),
         _initialize_without_a_group,
+        *(lambda more=more: _initialize_eager(**more) for more in NOT_EAGER),
     ]
     return [_told(attempt) for attempt in tries]
+
+
+NOT_EAGER: list[dict[str, Any]] = [
+    {"zero_bubble": True},
+    {"module": {"dynamic_shape": True}},
+]
+
+
+def _initialize_eager(**more: Any) -> None:
+    plan = plan_for(Engine(options=EAGER))
+    plan.initialize(loss_of, optimizer=adamw, config=QUIET, **more)
 
 
 def _initialize_without_a_group() -> None:

@@ -58,6 +58,9 @@ CASES = {
     "fp32-all": Case(options={"checkpointing": "all"}, peak=True),
     "bf16": Case(options={**BF16, "checkpointing": "none"}, peak=True),
     "bf16-all": Case(options={**BF16, "checkpointing": "all"}, peak=True),
+    "fp32-eager": Case(
+        options={"checkpointing": "none", "schedule": "eager-1f1b"}, peak=True
+    ),
     "fp32-zero": Case(options={"zero_stage": 1}),
     "bf16-zero": Case(options={**BF16, "zero_stage": 1}),
     "bf16-offload": Case(options={**BF16, "zero_stage": 1, "offload_optimizer": True}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,23 +45,41 @@ class _Sleep(torch.autograd.Function):
 
 
 class Sleeper(nn.Module):
-    """Does a little, and takes its time."""
+    """Does a little, and takes its time.
 
-    def __init__(self, forward_s: float, backward_s: float) -> None:
+    Args:
+        forward_s: On average.
+        backward_s: On average.
+        jitter: Standard deviation of the logarithm of a pass's time.
+    """
+
+    def __init__(
+        self, forward_s: float, backward_s: float, jitter: float = 0.0
+    ) -> None:
         super().__init__()
         self.layer = nn.Linear(WIDTH, WIDTH)
         self.times = (forward_s, backward_s)
+        self.jitter = jitter
 
     def forward(self, x: Tensor) -> Tensor:
-        slept: Tensor = _Sleep.apply(self.layer(x), *self.times)
+        times = (each * self._drawn() for each in self.times)
+        slept: Tensor = _Sleep.apply(self.layer(x), *times)
         return slept
 
+    def _drawn(self) -> float:
+        """Return a factor whose mean is 1; no generator's state has a part in it."""
+        if not self.jitter:
+            return 1.0
+        return random.SystemRandom().lognormvariate(-(self.jitter**2) / 2, self.jitter)
 
-def model(slow: range, factor: float, forward_s: float) -> nn.Sequential:
+
+def model(
+    slow: range, factor: float, forward_s: float, jitter: float = 0.0
+) -> nn.Sequential:
     """Return layers of which some are slower than they look."""
     torch.manual_seed(0)
     times = [forward_s * (factor if i in slow else 1.0) for i in range(LAYERS)]
-    return nn.Sequential(*(Sleeper(took_s, 2 * took_s) for took_s in times))
+    return nn.Sequential(*(Sleeper(took_s, 2 * took_s, jitter) for took_s in times))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +94,15 @@ class Run:
     factor: float = 1.0
     schedule: str = "1f1b"
     steps: int = 2
+    jitter: float = 0.0
+    """Of every pass of a layer, see :class:`Sleeper`."""
 
 
 def plan_of(run: Run) -> Plan:
     """Plan as if all layers took the same."""
     said = Cost(forward_s=run.forward_s, backward_s=2 * run.forward_s)
     return partition(
-        model(run.slow, run.factor, run.forward_s),
+        model(run.slow, run.factor, run.forward_s, run.jitter),
         run.ranks,
         example_inputs=torch.zeros(2, WIDTH),
         micro_batches=run.micro_batches,

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 BY_WORLD = {
     2: [name for name, case in ENGINES.items() if case.stages == 2],
-    4: ["fp32-zero-clip", "dual-zero-clip", "dynamic-4"],
+    4: ["fp32-zero-clip", "dual-zero-clip", "dynamic-4", "eager-4"],
 }
 CASES = [(world, name) for world, names in BY_WORLD.items() for name in names]
 
@@ -93,9 +93,11 @@ def test_another_shape_must_be_announced():
 
 def test_what_cannot_be_is_refused_on_every_rank():
     for told, _ in errors():
-        dynamic, few, mixed, groups = told
+        dynamic, few, mixed, groups, bubble, shapes = told
         assert "dynamic_shape=True" in dynamic
         assert "2 micro-batches; DualPipeV on 2 ranks needs 4" in few
         assert "differ in shape" in mixed
         assert "1, 2 parameter groups" in groups
         assert "groups=" in groups
+        assert "zero_bubble=True with eager-1f1b" in bubble
+        assert "dynamic_shape=True: under eager-1f1b" in shapes

@@ -60,6 +60,29 @@ def test_rank_0_decides():
         assert names == held
 
 
+def other_schedule_on_rank_1(mine: str, other: str) -> str:
+    model, example = gpt2(0.0), MODELS["gpt2-labels"].example()
+    schedule = other if dist.get_rank() == 1 else mine
+    plan = partition(
+        model, 2, example_inputs=example, device="cpu", gap=0.05, schedule=schedule
+    )
+    engine, *_ = plan.initialize(config={"steps_per_print": 10**9})
+    found = type(engine._train_schedule()).__name__
+    engine.destroy()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "expected"),
+    [
+        ("eager-1f1b", "1f1b", "EagerSchedule"),
+        ("1f1b", "dualpipev", "TrainSchedule"),
+    ],
+)
+def test_rank_0_decides_on_the_schedule(mine: str, other: str, expected: str):
+    assert launch(2, other_schedule_on_rank_1, mine, other) == [expected] * 2
+
+
 def other_model_on_rank_1() -> tuple[str, str]:
     return _build(_plan(gpt2(0.0, layers=3 if dist.get_rank() else 4)))
 

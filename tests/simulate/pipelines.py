@@ -12,7 +12,7 @@ from partitioner.simulate import (
     interleaved,
     zero_bubble,
 )
-from partitioner.simulate.from_deepspeed import dualpipev, one_f_one_b
+from partitioner.simulate.from_deepspeed import dualpipev, eager, one_f_one_b
 
 
 def equal(
@@ -46,6 +46,7 @@ def schedules(draw) -> Schedule:
                 lambda: gpipe(ranks, micro_batches),
                 lambda: one_f_one_b(ranks, micro_batches),
                 lambda: one_f_one_b(ranks, micro_batches, blocking=False),
+                lambda: eager(ranks, micro_batches),
                 lambda: interleaved(ranks, ranks * micro_batches, 1),
                 lambda: interleaved(ranks, ranks * micro_batches, 3),
                 lambda: zero_bubble(ranks, micro_batches, full=False),

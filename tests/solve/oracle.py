@@ -134,6 +134,8 @@ def _varied(draw, problem: Problem, far: bool) -> Problem:
             in_flight=held,
             far=draw(_far(stages, surely=far)),
         )
+    elif draw(st.booleans()):
+        problem = dataclasses.replace(problem, schedule="eager-1f1b")
     transfers = ["hops"]
     if not paired and problem.checkpointing == "none" and not far:
         transfers.append("ends")
