@@ -12,23 +12,19 @@ file has is not run again. ``--device cpu`` rehearses all of it with tiny shapes
 from __future__ import annotations
 
 import argparse
-import datetime
 import fnmatch
 import json
-import logging
-import os
 import statistics
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import deepspeed
 import torch
 import torch.distributed as dist
-import transformers
 
 from benchmarks.speed.ours import Planner
 from benchmarks.speed.profiling import profiled
+from benchmarks.speed.ranks import gather, join, joined
 from benchmarks.speed.registry import WORKLOADS
 from benchmarks.speed.results import Results, table
 from benchmarks.speed.runner import EngineRunner
@@ -44,11 +40,15 @@ if TYPE_CHECKING:
     from benchmarks.speed.variants import Variant
 
 
+MODELS = [name for name in WORKLOADS if name != "llama-7b"]
+"""What fits one GPU."""
+
+
 def main() -> int:
     """Run what is missing of the chosen variants, and print a table."""
     options = _options()
     deadline = time.monotonic() + options.budget_s
-    device = _join(options.device)
+    device = join(options.device)
     dtype = getattr(torch, options.dtype)
     results = Results(options.out / "results.jsonl")
     for name in options.models:
@@ -137,7 +137,7 @@ def _run(
     }
     if options.profile and isinstance(runner, EngineRunner):
         found["profile"] = profiled(runner, setting.device)
-    cut, everyone = runner.cut, _gather(found)
+    cut, everyone = runner.cut, gather(found)
     runner.close()
     del runner
     setting.free()
@@ -148,7 +148,7 @@ def _run(
             "items": setting.workload.items * setting.micro_batches,
             "unit": setting.workload.unit,
             "ranks": dist.get_world_size(),
-            "seconds": _joined([each["seconds"] for each in everyone], alone=alone),
+            "seconds": joined([each["seconds"] for each in everyone], alone=alone),
             "peak_bytes": max(each["peak_bytes"] for each in everyone),
             "predicted_s": predicted_s,
             "losses": everyone[-1]["losses"],  # a runner's last stage knows them
@@ -169,25 +169,10 @@ def _built(variant: Variant) -> Runner | None:
     except Exception as error:  # an exporter's, a library's: the others still count
         first = next(iter(str(error).splitlines()), "")
         failure = f"{type(error).__name__}: {first}"
-    failures = [each for each in _gather(failure) if each]
+    failures = [each for each in gather(failure) if each]
     if failures and dist.get_rank() == 0:
         print(f"{variant.name} cannot be built: {failures[0]}", flush=True)
     return None if failures else runner
-
-
-def _gather(mine: Any) -> list[Any]:
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    return everyone
-
-
-def _joined(ranks: Sequence[Sequence[float]], *, alone: bool) -> list[float]:
-    """Return the seconds of each step: the slowest rank's, or a mean if each is alone.
-
-    The rates of devices that work for themselves add up; so the mean is harmonic.
-    """
-    steps = zip(*ranks, strict=True)
-    return [statistics.harmonic_mean(step) if alone else max(step) for step in steps]
 
 
 def _say(key: Key, line: dict[str, Any], profiles: list[dict[str, Any]]) -> None:
@@ -210,22 +195,9 @@ def _rounded(found: Any) -> Any:
     return round(found, 4) if isinstance(found, float) else found
 
 
-def _join(kind: str) -> torch.device:
-    """Join the launcher's process group; return this rank's device."""
-    rank = int(os.environ["LOCAL_RANK"])
-    if kind == "cuda":
-        torch.cuda.set_device(rank)
-    limit = datetime.timedelta(minutes=8)
-    backend = "nccl" if kind == "cuda" else "gloo"
-    deepspeed.init_distributed(dist_backend=backend, timeout=limit, verbose=False)
-    transformers.logging.set_verbosity_error()
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    return torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(WORKLOADS))
+    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=MODELS)
     parser.add_argument("--micro-batches", nargs="+", type=int, default=[32])
     parser.add_argument(
         "--variants", nargs="+", default=["*"], help="patterns of names"

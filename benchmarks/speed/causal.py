@@ -19,7 +19,7 @@ from benchmarks.speed.workloads import MicroBatch, Workload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["gemma_2b", "gpt2_medium", "llama_1b"]
+__all__ = ["gemma_2b", "gpt2_medium", "llama_1b", "llama_7b"]
 
 
 class _Embedding(HandLayer):
@@ -129,28 +129,37 @@ def _tokens(samples: int, length: int, vocabulary: int) -> MicroBatch:
     return {"input_ids": ids[:, :-1].contiguous()}, ids[:, 1:].contiguous()
 
 
+_TINY = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
+}  # fmt: skip
+
+
 def llama_1b(*, tiny: bool, dtype: torch.dtype) -> Workload:
     """Llama-3.2-1B's shape, head and embedding not tied."""
     sizes = {
         "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
         "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
     }  # fmt: skip
-    small = {
-        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
+    return _llama("llama-1b", _TINY if tiny else sizes, tiny=tiny, dtype=dtype)
+
+
+def llama_7b(*, tiny: bool, dtype: torch.dtype) -> Workload:
+    """Llama-2-7B's shape; as tiny it has enough layers for eight stages."""
+    sizes = {
+        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000,
     }  # fmt: skip
-    config = transformers.LlamaConfig(
-        **(small if tiny else sizes),
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-        attn_implementation="sdpa",
-        dtype=dtype,
-    )
-    samples, length = (2, 32) if tiny else (2, 2048)
-    layers = partial(_rotary_layers, modeling_llama, config, length, _Embedding)
-    return _causal(
-        "llama-1b", modeling_llama.LlamaForCausalLM, config, layers, (samples, length)
-    )
+    small = _TINY | {"num_hidden_layers": 16}
+    return _llama("llama-7b", small if tiny else sizes, tiny=tiny, dtype=dtype)
+
+
+def _llama(
+    name: str, sizes: dict[str, int], *, tiny: bool, dtype: torch.dtype
+) -> Workload:
+    config = transformers.LlamaConfig(**sizes, **_plain(dtype))
+    kind = modeling_llama.LlamaForCausalLM
+    return _rotary(name, modeling_llama, kind, config, _Embedding, tiny=tiny)
 
 
 def gemma_2b(*, tiny: bool, dtype: torch.dtype) -> Workload:
@@ -160,23 +169,35 @@ def gemma_2b(*, tiny: bool, dtype: torch.dtype) -> Workload:
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
         "vocab_size": 256000,
     }  # fmt: skip
-    small = {
-        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-        "vocab_size": 2000,
-    }  # fmt: skip
-    config = transformers.GemmaConfig(
-        **(small if tiny else sizes),
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-        attn_implementation="sdpa",
-        dtype=dtype,
+    small = _TINY | {"head_dim": 16, "vocab_size": 2000}
+    config = transformers.GemmaConfig(**(small if tiny else sizes), **_plain(dtype))
+    kind = modeling_gemma.GemmaForCausalLM
+    return _rotary(
+        "gemma-2b", modeling_gemma, kind, config, _ScaledEmbedding, tiny=tiny
     )
+
+
+def _plain(dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+        "attn_implementation": "sdpa",
+        "dtype": dtype,
+    }
+
+
+def _rotary(
+    name: str,
+    library: Any,
+    kind: Any,
+    config: Any,
+    embedding: type[_Embedding],
+    *,
+    tiny: bool,
+) -> Workload:
     samples, length = (2, 32) if tiny else (2, 2048)
-    layers = partial(_rotary_layers, modeling_gemma, config, length, _ScaledEmbedding)
-    return _causal(
-        "gemma-2b", modeling_gemma.GemmaForCausalLM, config, layers, (samples, length)
-    )
+    layers = partial(_rotary_layers, library, config, length, embedding)
+    return _causal(name, kind, config, layers, (samples, length))
 
 
 def gpt2_medium(*, tiny: bool, dtype: torch.dtype) -> Workload:

@@ -107,16 +107,23 @@ def hand_written(
     return _build(setting, kind, cut, ranks, compiled=compiled, on_device=on_device)
 
 
-def one_device(setting: Setting, *, compiled: bool = False) -> EngineRunner:
+def one_device(
+    setting: Setting, *, compiled: bool = False, recomputed: bool = False
+) -> EngineRunner:
     """Build the unpartitioned pipeline on every rank at once.
 
     To DeepSpeed the ranks are tensor-parallel ones, of which none has data of its own
     and no gradient is summed: each trains the whole model by itself.
+
+    Args:
+        setting: The model and its data.
+        compiled: As for :func:`hand_written`.
+        recomputed: Every layer is an activation checkpoint.
     """
     alone = PipeModelDataParallelTopology(
         num_pp=1, num_mp=dist.get_world_size(), num_dp=1
     )
-    ranks = {"topology": alone}
+    ranks = {"topology": alone, "activation_checkpoint_interval": int(recomputed)}
     return _build(
         setting, _Pipeline, "uniform", ranks, compiled=compiled, on_device=True
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from benchmarks.speed.setting import Setting
 
-__all__ = ["Planner"]
+__all__ = ["Planner", "measured"]
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _plan(
     inputs, labels = setting.data[0]
     with torch.device("meta"):
         model = workload.model()
-    timings = _measured(planner, model, compiled=compiled)
+    timings = measured(setting, planner.folder, model, compiled=compiled)
     layers = _origins(setting) if whole_layers else []
     found = partition(
         model,
@@ -186,11 +186,19 @@ def _plan(
     return replace(found, assignment=shared(lambda: found.assignment))
 
 
-def _measured(planner: Planner, model: nn.Module, *, compiled: bool) -> Measurements:
-    """Return what rank 0 times on its device, or has timed before, on all ranks."""
-    setting = planner.setting
+def measured(
+    setting: Setting, folder: Path, model: nn.Module, *, compiled: bool
+) -> Measurements:
+    """Return on all ranks what rank 0 times on its device, or has timed before.
+
+    Args:
+        setting: The model's data.
+        folder: Where the timings are kept.
+        model: The original, on ``meta``.
+        compiled: As for ``measure_model``.
+    """
     kind = "compiled" if compiled else "eager"
-    file = planner.folder / f"prices-{setting.workload.name}-{kind}.json"
+    file = folder / f"prices-{setting.workload.name}-{kind}.json"
 
     def timed() -> Measurements:
         if file.exists():
@@ -205,6 +213,7 @@ def _measured(planner: Planner, model: nn.Module, *, compiled: bool) -> Measurem
             device=setting.device.type,
             compiled=compiled,
         )
+        folder.mkdir(parents=True, exist_ok=True)
         found.save(file)
         return found
 

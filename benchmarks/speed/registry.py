@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.speed.causal import gemma_2b, gpt2_medium, llama_1b
+from benchmarks.speed.bert import bert_large
+from benchmarks.speed.causal import gemma_2b, gpt2_medium, llama_1b, llama_7b
 from benchmarks.speed.images import resnet_152, vit_large
 from benchmarks.speed.unet import sdxl_unet
 
@@ -15,4 +16,6 @@ WORKLOADS = {
     "sdxl-unet": sdxl_unet,
     "gpt2-medium": gpt2_medium,
     "vit-large": vit_large,
+    "llama-7b": llama_7b,
+    "bert-large": bert_large,
 }
