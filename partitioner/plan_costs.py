@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from partitioner.plan import Plan
 
-__all__ = ["DEPTH", "By", "Sort", "breakdown"]
+__all__ = ["DEPTH", "By", "Part", "Sort", "breakdown", "part_row"]
 
 By = Literal["module", "operator", "node"]
 Sort = Literal["forward", "backward", "memory", "flops", "params"]
@@ -39,7 +39,7 @@ _SORT_KEYS = {
 
 
 @dataclass(slots=True)
-class _Part:
+class Part:
     """Nodes that make one row."""
 
     name: str
@@ -76,11 +76,11 @@ def breakdown(
     last = plan.placement.stages - 1
     late = {n: last for n in plan.graph.graph.nodes if info(n).kind == "late"}
     stage_of = {**plan.placement.stage_of, **late}
-    rows = [_row(plan, part, weights, stage_of) for part in parts(plan, depth)]
+    rows = [part_row(plan, part, weights, stage_of) for part in parts(plan, depth)]
     if sort is not None:
         rows.sort(key=_SORT_KEYS[sort], reverse=True)
-    everything = _Part("", "", list(_costly(plan)))
-    total = _row(plan, everything, weights, stage_of)
+    everything = Part("", "", list(_costly(plan)))
+    total = part_row(plan, everything, weights, stage_of)
     return {"by": by, "sort": sort, "total": total, "rows": rows}
 
 
@@ -97,7 +97,7 @@ def _check(by: Any, depth: Any, sort: Any) -> None:
         raise OptionError(f"depth is {depth!r}", hint=hint)
 
 
-def _modules(plan: Plan, depth: int) -> Iterable[_Part]:
+def _modules(plan: Plan, depth: int) -> Iterable[Part]:
     """Return a part for every module called, outer ones before what is inside them."""
     graph = plan.graph
     inside: dict[str, list[fx.Node]] = defaultdict(list)
@@ -110,21 +110,21 @@ def _modules(plan: Plan, depth: int) -> Iterable[_Part]:
     for path, module in graph.model.named_modules():
         if path in inside:
             name = path or "(root's own code)"
-            yield _Part(name, type(module).__name__, inside[path])
+            yield Part(name, type(module).__name__, inside[path])
 
 
-def _operators(plan: Plan, _depth: int) -> Iterable[_Part]:
-    parts: dict[str, _Part] = {}
+def _operators(plan: Plan, _depth: int) -> Iterable[Part]:
+    parts: dict[str, Part] = {}
     for node in _costly(plan):
         name = operator_name(plan.graph, node)
-        parts.setdefault(name, _Part(name, "")).nodes.append(node)
+        parts.setdefault(name, Part(name, "")).nodes.append(node)
     return parts.values()
 
 
-def _nodes(plan: Plan, _depth: int) -> Iterator[_Part]:
+def _nodes(plan: Plan, _depth: int) -> Iterator[Part]:
     for node in _costly(plan):
         facts = info(node)
-        yield _Part(facts.id, operator_name(plan.graph, node), [node], facts.source)
+        yield Part(facts.id, operator_name(plan.graph, node), [node], facts.source)
 
 
 def _costly(plan: Plan) -> Iterator[fx.Node]:
@@ -134,12 +134,20 @@ def _costly(plan: Plan) -> Iterator[fx.Node]:
             yield node
 
 
-def _row(
+def part_row(
     plan: Plan,
-    part: _Part,
+    part: Part,
     weights: Any,
     stage_of: dict[fx.Node, int],
 ) -> dict[str, Any]:
+    """Return what one part of a plan's model costs, as a row of a breakdown.
+
+    Args:
+        plan: The plan.
+        part: The nodes.
+        weights: What each node reads.
+        stage_of: Stage of every node that has one.
+    """
     cost = reduce(add, (plan.costed.costs[node] for node in part.nodes), NodeCost())
     read: set[Weight] = {weight for node in part.nodes for weight in weights[node]}
     return {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-__all__ = ["explanation_report", "explanation_text"]
+__all__ = ["explanation_lines", "explanation_report", "explanation_text"]
 
 _LABEL_WIDTH = len("checkpointed")
 """As under the table of stages, so that the two line up."""
@@ -33,7 +33,7 @@ def explanation_report(explanation: Mapping[str, Any]) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, min_width=_LABEL_WIDTH)
     grid.add_column(overflow="fold")
-    for label, words in _lines(explanation):
+    for label, words in explanation_lines(explanation):
         grid.add_row(Text(label, style="bold"), Text(words))
     return grid
 
@@ -50,7 +50,12 @@ def explanation_text(
     return to_text(explanation_report(explanation), width=width)
 
 
-def _lines(explanation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def explanation_lines(explanation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield labels and words; a label is empty where it is the one before it.
+
+    Args:
+        explanation: What ``Explanation.to_dict()`` returns.
+    """
     step_s, bound_s = explanation["step_s"], explanation["bound_s"]
     yield (
         "bound",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from partitioner.report.memory import memory_parts
 from partitioner.report.names import compress_names
 from partitioner.report.units import (
     format_bytes,
@@ -18,7 +19,7 @@ from partitioner.report.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["facts_grid"]
+__all__ = ["facts", "facts_grid"]
 
 _ROWS_SHOWN = 10
 """Entries per fact; the plan file has all of them."""
@@ -45,14 +46,19 @@ def facts_grid(plan: Mapping[str, Any]) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, min_width=_LABEL_WIDTH)
     grid.add_column(overflow="fold")
-    for label, values in _facts(plan):
+    for label, values in facts(plan):
         style = "yellow" if label in {"warnings", "not priced"} else ""
         shown = _capped(values)
         grid.add_row(Text(label, style="bold"), Text("\n".join(shown), style=style))
     return grid
 
 
-def _facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
+def facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield labels and their values, in words; nothing is left out.
+
+    Args:
+        plan: The plan as ``Plan.to_dict()`` returns it (schema version 1).
+    """
     stages = plan["stages"]
     simulated = plan["simulation"]
     step = format_seconds(plan["objective_s"])
@@ -97,19 +103,6 @@ def _bubble(plan: Mapping[str, Any]) -> str:
     return f"{share} of stage time is idle; {simulated} simulated"
 
 
-_HELD = {
-    "weight_bytes": "weights",
-    "gradient_bytes": "gradients",
-    "master_bytes": "master copies",
-    "optimizer_bytes": "optimizer states",
-}
-_CARRIED = {
-    "saved_bytes": "activations in flight",
-    "received_bytes": "received tensors",
-    "sent_kept_bytes": "sent tensors",
-}
-
-
 def _fullness(stage: Mapping[str, Any]) -> float:
     limit = stage["memory_limit_bytes"]
     return float(stage["memory_bytes"]) / (limit or 1)
@@ -117,32 +110,13 @@ def _fullness(stage: Mapping[str, Any]) -> float:
 
 def _memory(stage: Mapping[str, Any]) -> str:
     """Say what fills the fullest stage, so that a user sees what to change."""
-    memory = stage["memory"]
-    parts = [(words, memory[name]) for name, words in _HELD.items()]
-    buffers = memory["static_bytes"] - sum(nbytes for _, nbytes in parts)
-    parts += [("buffers of ZeRO", buffers), ("wire buffers", memory["wire_bytes"])]
-    carried = [(words, memory[name]) for name, words in _CARRIED.items()]
-    carried.append((_moment(memory), memory["peak_bytes"]))
-    if sum(nbytes for _, nbytes in carried) < memory["step_bytes"]:
-        words = "the optimizer's step (activations need less)"
-        carried = [(words, memory["step_bytes"])]
     shown = [
         f"{format_bytes(nbytes)} {words}"
-        for words, nbytes in (*parts, *carried)
+        for words, nbytes in memory_parts(stage)
         if nbytes > 0
     ]
     total = format_bytes(stage["memory_bytes"])
     return f"stage {stage['index']}, the fullest: {total} = {' + '.join(shown)}"
-
-
-def _moment(memory: Mapping[str, Any]) -> str:
-    """Say in which moment of a backward the stage holds most."""
-    if memory["peak_bytes"] == memory["tail_transient_bytes"]:
-        return "backward after the last layer"
-    plain = memory["reserved_bytes"] + memory["transient_bytes"]
-    if memory["recompute_peak_bytes"] > plain:
-        return "one layer recomputed, and its backward"
-    return "gradients of activations"
 
 
 def _cluster(found: Mapping[str, Any], cluster: Mapping[str, Any]) -> str:
