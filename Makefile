@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 export DS_ACCELERATOR ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test zoo parity lint types fmt clean
+.PHONY: help demo test browser zoo parity lint types fmt clean
 
 help:
 	@echo "make demo    partition GPT-2, train it as a pipeline, compare the losses"
@@ -28,13 +28,21 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "hint: make PYTHON=python3.11 …" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet $(PIP_FLAGS) \
-	  -c constraints.txt -e '.[dev,hf,highs]'
+	  -c constraints.txt -e '.[dev,hf,highs,html]'
 	touch $@
 
 demo: $(STAMP)
 	$(BIN)/python examples/gpt2_demo.py
 
-test: lint types
+# The HTML report is tested in Chromium. Debian's is installed where it is absent, if
+# root runs this; a test skips only where there is no browser, and says so.
+browser:
+	@{ command -v chromium && command -v chromedriver; } >/dev/null || { \
+	  test "$$(id -u)" = 0 && apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -y -qq chromium chromium-driver >/dev/null; } || \
+	  echo "no Chromium here: the HTML report is not tested in a browser" >&2
+
+test: lint types browser
 	$(BIN)/python -m pytest -n 2 -m "not distributed"
 	$(BIN)/python -m pytest -m distributed # each starts processes: one at a time
 

@@ -15,8 +15,9 @@ import click
 from partitioner.cli_checkpoints import export, import_
 from partitioner.cli_doctor import doctor
 from partitioner.cli_encoding import degrade, say
+from partitioner.cli_inspect import inspect
 from partitioner.cli_options import JSON, POSITIVE, file_option, planning
-from partitioner.cli_output import opened, planned, progress, show, status
+from partitioner.cli_output import opened, planned, show, status
 from partitioner.cli_target import Typed, target_argument
 from partitioner.cli_timeline import replan, trace
 from partitioner.cli_tune import tune
@@ -25,8 +26,6 @@ from partitioner.errors import PartitionerError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from partitioner.plan_costs import By, Sort
 
 __all__ = ["main"]
 
@@ -76,92 +75,11 @@ def main() -> None:
 
 main.add_command(doctor)
 main.add_command(export)
+main.add_command(inspect)
 main.add_command(import_)
 main.add_command(trace)
 main.add_command(replan)
 main.add_command(tune)
-
-
-@main.command()
-@target_argument()
-@click.option(
-    "--stages",
-    type=POSITIVE,
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Pipeline stages.",
-)
-@planning
-@click.option(
-    "--by",
-    type=click.Choice(["module", "operator", "node"]),
-    help="Report by these instead of by stage.",
-)
-@click.option(
-    "--depth",
-    type=POSITIVE,
-    metavar="N",
-    show_default="2",
-    help="Levels of modules, with --by module.",
-)
-@click.option(
-    "--sort",
-    type=click.Choice(["forward", "backward", "memory", "flops", "params"]),
-    show_default="the order of the program",
-    help="What to sort by, with --by.",
-)
-@click.option("--timeline", is_flag=True, help="Also draw one simulated step.")
-@click.option(
-    "--compare", is_flag=True, help="Also score the splits of DeepSpeed's own methods."
-)
-@click.option(
-    "--explain",
-    is_flag=True,
-    help="Also say what limits the plan, and what a stage less or more would give.",
-)
-@JSON
-@file_option("-o", "--output", text="Also write the plan to FILE, for Plan.load.")
-@file_option("--trace", text="Also write the simulated step to FILE, for Perfetto.")
-def inspect(
-    *,
-    target: Typed,
-    by: By | None,
-    depth: int | None,
-    sort: Sort | None,
-    timeline: bool,
-    compare: bool,
-    explain: bool,
-    as_json: bool,
-    output: Path | None,
-    trace: Path | None,
-    **options: Any,
-) -> None:
-    """Plan TARGET's pipeline and report it by stage, by module or by operator."""
-    from partitioner.report.inspection import inspection_report
-
-    if (sort and not by) or (depth and by != "module"):
-        message = "--sort needs --by, and --depth needs --by module"
-        raise click.UsageError(message)
-    with planned(target, options) as plan:
-        document = plan.to_dict()
-        if by:
-            levels = {"depth": depth} if depth else {}
-            document["breakdown"] = plan.breakdown(by, sort=sort, **levels)
-        if output:
-            plan.save(output)
-            say(f"plan written to {output}")
-        if trace:
-            plan.save_trace(trace)
-            say(f"trace written to {trace}")
-        if timeline:
-            document["timeline"] = plan.timeline()
-        if compare:
-            document["comparison"] = plan.compare().to_dict()
-        if explain:
-            with progress("looking for limits") as tell:
-                document["explanation"] = plan.explain(tell).to_dict()
-    show(document, inspection_report, as_json=as_json)
 
 
 @main.command()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +19,7 @@ __all__ = [
     "file_option",
     "options_of",
     "planning",
+    "refuse_planning",
 ]
 
 
@@ -232,6 +234,28 @@ def planning(command: Callable[..., None]) -> Callable[..., None]:
         command(*arguments, cluster=cluster, **options)
 
     return options_of(*_PLANNING)(gathered)
+
+
+def refuse_planning(*more: str, instead: str) -> None:
+    """Refuse the options of planning where a stored plan has its own.
+
+    Args:
+        *more: Names of further parameters that a stored plan decides.
+        instead: The option that names the stored plan.
+
+    Raises:
+        UsageError: One was given; all of them are named.
+    """
+    context = click.get_current_context()
+    given = [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name in {*_PLANNING, *more}
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        message = f"{instead} has its own {', '.join(given)}: leave them out"
+        raise click.UsageError(message)
 
 
 def options_of(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

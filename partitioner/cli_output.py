@@ -18,6 +18,7 @@ from partitioner.cli_encoding import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from rich.console import RenderableType
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from partitioner.plan import Plan
     from partitioner.targets import Target
 
-__all__ = ["opened", "planned", "progress", "show", "status"]
+__all__ = ["bound", "opened", "planned", "progress", "show", "status"]
 
 
 @contextmanager
@@ -60,6 +61,22 @@ def planned(
 
         with status(f"planning {found.name}"):
             plan = partition(found.model, **found.arguments(), **options)
+        yield plan
+
+
+@contextmanager
+def bound(target: Typed, path: Path) -> Iterator[Plan]:
+    """Load the target and a stored plan for it.
+
+    Args:
+        target: As typed.
+        path: What ``Plan.save`` wrote.
+    """
+    with opened(target) as found:
+        from partitioner.plan import Plan
+
+        with status(f"recording {found.name}"):
+            plan = Plan.load(path, found.model)
         yield plan
 
 

@@ -8,7 +8,7 @@ import click
 
 from partitioner.cli_encoding import say
 from partitioner.cli_options import EXISTING_FILE, JSON, file_option
-from partitioner.cli_output import opened, show, status
+from partitioner.cli_output import opened, progress, show, status
 from partitioner.cli_target import Typed, target_argument
 
 if TYPE_CHECKING:
@@ -49,13 +49,23 @@ def trace(file: Path, *, as_json: bool) -> None:
     help="What it took: a trace of plan.trace().",
 )
 @file_option("-o", "--output", text="Write the new plan to FILE.", required=True)
+@file_option("--html", text="Also write a page with pictures of it to FILE.")
 @JSON
 def replan(
-    *, target: Typed, plan: Path, trace_file: Path, output: Path, as_json: bool
+    *,
+    target: Typed,
+    plan: Path,
+    trace_file: Path,
+    output: Path,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
     """Plan TARGET's pipeline again, by the times that a run of a plan took."""
+    from partitioner.report.html import require_libraries
     from partitioner.report.replan import replan_report
 
+    if html:
+        require_libraries()
     with opened(target) as found:
         from partitioner.plan import Plan
 
@@ -64,6 +74,10 @@ def replan(
             after = before.replan(trace_file)
         after.save(output)
         say(f"plan written to {output}")
+        if html:
+            with progress("looking for limits") as tell:
+                after.save_html(html, progress=tell)
+            say(f"page written to {html}")
         stayed = after.reassigned(before)
         document = {**after.to_dict(), "before": stayed.simulation.to_dict()}
     show(document, replan_report, as_json=as_json)

@@ -12,13 +12,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from partitioner.assess import Case, Comparison, Explanation, compare, explain, predict
-from partitioner.cost import problem_for, with_given
+from partitioner.cost import problem_for
 from partitioner.cost.memory import Engine
 from partitioner.emit import Placement
 from partitioner.files import write_whole
 from partitioner.graph import ModelGraph, info
 from partitioner.plan_costs import DEPTH, By, Sort, breakdown
 from partitioner.plan_file import load_plan, save_plan
+from partitioner.plan_page import save_page
 from partitioner.plan_stages import StagePlan, stage_plans
 from partitioner.plan_training import TrainablePlan
 from partitioner.plan_view import plan_dict
@@ -26,14 +27,8 @@ from partitioner.report import plan_text
 from partitioner.runtime.timeline import trace_steps
 from partitioner.simulate import chrome_trace, grid
 from partitioner.simulate.grid import LEGEND
-from partitioner.solve import Assignment, Problem, Score, score, solve
-from partitioner.timeline import (
-    Trace,
-    forecast,
-    measured_costs,
-    usage,
-    without_measured,
-)
+from partitioner.solve import Assignment, Problem, Score, score
+from partitioner.timeline import forecast, replanned
 from partitioner.verify import Verification, verify
 from partitioner.verify.inputs import input_tensors
 
@@ -235,6 +230,22 @@ class Plan(TrainablePlan):
         """
         write_whole(path, json.dumps(chrome_trace(self.simulation)), "the trace")
 
+    def save_html(
+        self, path: str | Path, *, progress: Callable[[str], None] | None = None
+    ) -> dict[str, Any]:
+        """Write a page with pictures, and return what it shows, as plain data.
+
+        It has :meth:`compare` and :meth:`explain` in it, and takes as long.
+
+        Args:
+            path: The file; an existing one is replaced as a whole.
+            progress: As for :meth:`explain`.
+
+        Raises:
+            PartitionerError: No extra ``[html]``, or the file cannot be written.
+        """
+        return save_page(self, path, progress)
+
     # -- what a run tells -------------------------------------------------------------
 
     def trace(
@@ -244,8 +255,7 @@ class Plan(TrainablePlan):
 
         Args:
             engine: From :meth:`initialize`; every rank must enter and leave together.
-            path: File for Perfetto, ``partitioner trace`` and :meth:`replan`; rank 0
-                writes it.
+            path: File that rank 0 writes: for Perfetto, ``partitioner trace``, replan.
             modules: Whether to time the modules that stages call whole.
 
         Raises:
@@ -267,19 +277,7 @@ class Plan(TrainablePlan):
             TraceError: The file cannot be read, or is of another plan.
             InfeasibleError: No plan obeys the limits.
         """
-        found = usage(Trace.load(trace))
-        given = without_measured(self.costed.given)
-        costed = with_given(self.costed, [*given, *measured_costs(self._case, found)])
-        statement, units = problem_for(costed, self.options)
-        assignment = solve(
-            statement,
-            solver=self.options.solver,
-            gap=self.options.gap,
-            time_limit_s=self.options.time_limit_s,
-        )
-        return replace(
-            self, costed=costed, problem=statement, units=units, assignment=assignment
-        )
+        return replace(self, **replanned(self._case, trace))
 
     def reassigned(self, other: Plan) -> Plan:
         """Return this plan's prices with another plan's stages, to compare the two."""

@@ -234,6 +234,8 @@ def test_missing_file_is_an_error(target: str) -> None:
         ["inspect", "blocks.py", "-o", "/dev/null"],
         ["inspect", "blocks.py", "-o", "."],
         ["inspect", "blocks.py", "--trace", "absent/trace.json"],
+        ["inspect", "blocks.py", "--html", "absent/page.html"],
+        ["inspect", "blocks.py", "--plan", "absent.json"],
         ["inspect", "blocks.py", "--unknown"],
         ["undo", "blocks.py"],
     ],
@@ -303,6 +305,52 @@ def test_inspect_shows_what_else_was_asked_for(target: str, tmp_path: Path) -> N
     assert f"trace written to {trace}" in result.stderr
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
+
+
+def test_a_page_is_written_beside_the_report(target: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    flags = ["--device", "cpu", "--json", "--explain", "--html", str(page)]
+    result = run("inspect", target, *flags)
+    assert result.exit_code == 0, result.output
+    assert f"page written to {page}" in result.stderr
+    document = json.loads(result.stdout)
+    assert "explanation" in document
+    assert document.keys().isdisjoint({"comparison", "events", "outline"})
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "<h1>Sequential</h1>" in text
+    assert document["provenance"]["fingerprint"][:16] in text
+
+
+def test_a_stored_plan_is_reported_as_it_was_made(target: str, tmp_path: Path) -> None:
+    stored, page = tmp_path / "plan.json", tmp_path / "page.html"
+    made = run(
+        "inspect", target, "--device", "a100", "--stages", "3", "-o", str(stored)
+    )
+    found = run("inspect", target, "--plan", str(stored), "--html", str(page))
+    assert found.exit_code == 0, found.output
+    assert found.stdout == made.stdout
+    assert "3 stages" in page.read_text(encoding="utf-8")
+
+
+def test_a_stored_plan_takes_no_options_of_planning(
+    target: str, tmp_path: Path
+) -> None:
+    stored = tmp_path / "plan.json"
+    stored.write_text("{}")
+    flags = ["--stages", "3", "--device", "cpu"]
+    result = run("inspect", target, "--plan", str(stored), *flags)
+    assert result.exit_code == 2
+    assert "--plan has its own --stages, --device: leave them out" in result.stderr
+    assert "importing the model file" not in result.stderr
+
+
+def test_a_stored_plan_of_another_model_is_refused(target: str, tmp_path: Path) -> None:
+    stored = tmp_path / "plan.json"
+    run("inspect", target, "--device", "cpu", "-o", str(stored))
+    other = run("inspect", f"{target}:Moody", "--plan", str(stored))
+    assert other.exit_code == 1
+    assert "error: the plan was made for another model" in other.stderr
 
 
 def test_json_holds_what_else_was_asked_for(target: str) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from partitioner import Plan
 from partitioner.cli import main
+from partitioner.report.units import format_seconds
 from tests.timeline.test_replan import model, planned, recorded, slowed
 
 
@@ -101,6 +102,16 @@ def test_replan_writes_a_plan_that_loads(files: dict[str, Path]):
     before, after = (Plan.load(files[name], model()) for name in ("plan", "new"))
     counts = [plan.assignment.stage_of.count(2) for plan in (before, after)]
     assert counts[1] < counts[0]
+
+
+def test_replan_writes_a_page_of_the_new_plan(files: dict[str, Path]):
+    page = files["new"].with_suffix(".html")
+    result = replan(files, "--html", str(page))
+    assert result.exit_code == 0, result.output
+    assert f"page written to {page}" in result.stderr
+    made = Plan.load(files["new"], model())
+    text = page.read_text(encoding="utf-8")
+    assert format_seconds(made.simulation.step_s) in text
 
 
 def test_replan_prints_json(files: dict[str, Path]):

@@ -111,6 +111,7 @@ COMMANDS = {
     "inspect": PLANNING_OPTIONS
     | TARGET_OPTIONS
     | {"--output", "-o", "--timeline", "--trace", "--compare", "--explain"}
+    | {"--html", "--plan"}
     | {"--by", "--depth", "--sort"},
     "verify": PLANNING_OPTIONS | TARGET_OPTIONS,
     "measure": TARGET_OPTIONS
@@ -123,7 +124,8 @@ COMMANDS = {
     "tune": {"--gpus", "--nodes", "--batch", "--memory", "--output", "-o"}
     | (PLANNING_OPTIONS - NOT_TUNED)
     | TARGET_OPTIONS,
-    "replan": {"--plan", "--from", "--output", "-o", "--json"} | TARGET_OPTIONS,
+    "replan": {"--plan", "--from", "--output", "-o", "--html", "--json"}
+    | TARGET_OPTIONS,
 }
 PLANNING = ("inspect", "verify")
 

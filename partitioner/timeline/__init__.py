@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partitioner.timeline.forecast import forecast
-from partitioner.timeline.replan import measured_costs, without_measured
+from partitioner.timeline.replan import measured_costs, replanned, without_measured
 from partitioner.timeline.trace_file import Trace
 from partitioner.timeline.usage import RunUse, usage
 
@@ -12,6 +12,7 @@ __all__ = [
     "Trace",
     "forecast",
     "measured_costs",
+    "replanned",
     "usage",
     "without_measured",
 ]

@@ -3,26 +3,62 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from partitioner.cost import Cost
+from partitioner.cost import Cost, problem_for, with_given
 from partitioner.cost.given import GivenCost
 from partitioner.errors import TraceError
 from partitioner.graph import info
+from partitioner.solve import solve
+from partitioner.timeline.trace_file import Trace
+from partitioner.timeline.usage import usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from torch import fx
 
     from partitioner.assess import Case
     from partitioner.timeline.usage import RunUse, StageUse
 
-__all__ = ["measured_costs", "without_measured"]
+__all__ = ["measured_costs", "replanned", "without_measured"]
 
 _RUNS = frozenset({"compute", "late", "output"})
 """What takes time; the loss is counted at the output."""
 _HINT = "give the plan that ran when the trace was recorded"
+
+
+def replanned(case: Case, trace: str | Path) -> dict[str, Any]:
+    """Solve a plan's problem again, with the seconds that a run of it took.
+
+    Args:
+        case: The plan that ran.
+        trace: The file that was recorded.
+
+    Returns:
+        The fields of the plan that differ.
+
+    Raises:
+        TraceError: The file cannot be read, or is of another plan.
+        InfeasibleError: No plan obeys the limits.
+    """
+    found = usage(Trace.load(trace))
+    given = without_measured(case.costed.given)
+    costed = with_given(case.costed, [*given, *measured_costs(case, found)])
+    problem, units = problem_for(costed, case.options)
+    assignment = solve(
+        problem,
+        solver=case.options.solver,
+        gap=case.options.gap,
+        time_limit_s=case.options.time_limit_s,
+    )
+    return {
+        "costed": costed,
+        "problem": problem,
+        "units": units,
+        "assignment": assignment,
+    }
 
 
 def measured_costs(case: Case, found: RunUse) -> list[GivenCost]:
