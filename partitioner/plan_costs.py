@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import reduce
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from partitioner.costed import CostedGraph
     from partitioner.plan import Plan
 
-__all__ = ["DEPTH", "By", "Part", "Sort", "breakdown", "part_row"]
+__all__ = ["DEPTH", "By", "Part", "Sort", "breakdown", "note_prices", "part_row"]
+
+_log = logging.getLogger(__name__)
 
 By = Literal["module", "operator", "node"]
 Sort = Literal["forward", "backward", "memory", "flops", "params"]
@@ -163,3 +168,21 @@ def part_row(
         "backward_s": cost.backward_s,
         "saved_bytes": cost.saved_bytes,
     }
+
+
+def note_prices(costed: CostedGraph, *, compiled: bool) -> None:
+    """Say, on rank 0, if the stages will not run as they were priced."""
+    measured = costed.measurements
+    as_compiled = measured is not None and measured.compiled
+    if compiled == as_compiled or os.environ.get("RANK", "0") != "0":
+        return
+    if compiled:
+        _log.warning(
+            "the stages will be compiled, but were priced uncompiled: the best cut may "
+            "be another one; partition(…, measurements=measure_model(…, compiled=True))"
+        )
+    else:
+        _log.warning(
+            "the stages were priced compiled, but will run uncompiled: "
+            "plan.pipeline_module(…, compile=True)"
+        )

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from partitioner.cost.put_off import put_off_bytes
 from partitioner.cost.weights import read_weights
+from partitioner.errors import MemoryLimitError
 from partitioner.graph import ModelGraph, info
+from partitioner.report.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,9 +19,10 @@ if TYPE_CHECKING:
     from partitioner.cost.memory import Engine, HeldBytes
     from partitioner.costed import CostedGraph
     from partitioner.emit import Placement
+    from partitioner.plan_training import TrainablePlan
     from partitioner.solve import Score, StageScore
 
-__all__ = ["StagePlan", "stage_plans"]
+__all__ = ["StagePlan", "check_put_off", "put_off_bytes_by_stage", "stage_plans"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,52 @@ def stage_plans(
         )
         for index, stage in enumerate(score.stages)
     )
+
+
+def put_off_bytes_by_stage(
+    graph: ModelGraph, placement: Placement, micro_batches: int
+) -> list[int]:
+    """Return what zero bubble holds on each stage beyond what 1F1B does.
+
+    Stage s puts weight gradients off by s micro-batches.
+
+    Args:
+        graph: The recorded model.
+        placement: Where its nodes are, and what is recomputed: that is not put off.
+        micro_batches: Of one step.
+    """
+    return [
+        min(stage, micro_batches)
+        * put_off_bytes(graph, [n for n in nodes if n not in placement.block_of])
+        for stage, nodes in enumerate(_nodes_by_stage(graph, placement))
+    ]
+
+
+def check_put_off(plan: TrainablePlan) -> None:
+    """Check that a plan for 1F1B has room for zero bubble.
+
+    Raises:
+        MemoryLimitError: A stage would need more than its limit.
+    """
+    more = put_off_bytes_by_stage(
+        plan.graph, plan.placement, plan.options.micro_batches
+    )
+    limits = plan.problem.limits
+    for stage, more_bytes in zip(plan.stages, more, strict=True):
+        limit_bytes = limits[plan.problem.rank_of(stage.index)]
+        needed_bytes = stage.memory_bytes + more_bytes
+        if limit_bytes is not None and needed_bytes > limit_bytes:
+            raise MemoryLimitError(
+                f"zero_bubble=True does not fit: stage {stage.index} would need "
+                f"{format_bytes(needed_bytes)}, of it {format_bytes(more_bytes)} for "
+                f"weight gradients that are put off; the limit is "
+                f"{format_bytes(limit_bytes)}",
+                stage=stage.index,
+                needed_bytes=needed_bytes,
+                limit_bytes=limit_bytes,
+                hint="leave zero_bubble out, use a smaller micro-batch, or plan with "
+                f"memory_limit={limit_bytes - more_bytes}",
+            )
 
 
 def _nodes_by_stage(graph: ModelGraph, placement: Placement) -> list[list[fx.Node]]:

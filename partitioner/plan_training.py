@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +11,9 @@ from partitioner.emit import Layers, Placement, emit
 from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
 from partitioner.emit.ds_config import ds_config
 from partitioner.emit.weights import weighted
+from partitioner.plan_costs import note_prices
 from partitioner.plan_file import payload
+from partitioner.plan_stages import StagePlan, check_put_off
 from partitioner.runtime.compile_options import compile_options
 from partitioner.runtime.engine import initialize
 from partitioner.runtime.parameter_groups import parameter_groups
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainablePlan"]
 
-_log = logging.getLogger(__name__)
-
 
 class TrainablePlan(ABC):
     """The training half of :class:`~partitioner.plan.Plan`."""
@@ -50,6 +48,11 @@ class TrainablePlan(ABC):
     @abstractmethod
     def graph(self) -> ModelGraph:
         """The recorded model."""
+
+    @property
+    @abstractmethod
+    def stages(self) -> tuple[StagePlan, ...]:
+        """What every stage runs and costs."""
 
     @property
     @abstractmethod
@@ -131,8 +134,11 @@ class TrainablePlan(ABC):
 
         Raises:
             OptionError: An entry of the configuration contradicts the plan.
+            MemoryLimitError: ``zero_bubble`` needs more than a stage has.
             PartitionerError: As :meth:`pipeline_module`.
         """
+        if zero_bubble:
+            check_put_off(self)
         settings = self.ds_config(**(config or {}))
         if deepspeed_kwargs.get("optimizer") is not None:
             del settings["optimizer"]
@@ -183,7 +189,7 @@ class TrainablePlan(ABC):
             WeightsError: ``weights`` does not give all that a stage needs.
         """
         compiled = compile_options(compile)
-        _note_prices(self.costed, compiled=compiled is not None)
+        note_prices(self.costed, compiled=compiled is not None)
         return build_pipeline(
             self.agreed_by,
             self.batch_fn,
@@ -278,21 +284,3 @@ class TrainablePlan(ABC):
     def batch_fn(self) -> BatchAdapter:
         """For ``engine.set_batch_fn``: dict, tuple or tensor → what each end needs."""
         return batch_adapter(self.graph, self.layers)
-
-
-def _note_prices(costed: CostedGraph, *, compiled: bool) -> None:
-    """Say, on rank 0, if the stages will not run as they were priced."""
-    measured = costed.measurements
-    as_compiled = measured is not None and measured.compiled
-    if compiled == as_compiled or os.environ.get("RANK", "0") != "0":
-        return
-    if compiled:
-        _log.warning(
-            "the stages will be compiled, but were priced uncompiled: the best cut may "
-            "be another one; partition(…, measurements=measure_model(…, compiled=True))"
-        )
-    else:
-        _log.warning(
-            "the stages were priced compiled, but will run uncompiled: "
-            "plan.pipeline_module(…, compile=True)"
-        )

@@ -50,7 +50,11 @@ class EagerPipelineModule(PartitionedPipelineModule):
 
 
 class Eager(PipelineEngine):
-    """An engine that runs :class:`EagerSchedule`, if it is told to."""
+    """An engine that runs :class:`EagerSchedule`, if it is told to.
+
+    Its instructions have names of their own: else they would be inherited by engines
+    that are not told to.
+    """
 
     _INSTRUCTION_MAP: dict[Any, Any]
     MIXED_SHAPES: bool
@@ -74,11 +78,11 @@ class Eager(PipelineEngine):
         self._upwards = dist.new_group() if waits else None
         self._INSTRUCTION_MAP = {
             **self._INSTRUCTION_MAP,
-            schedule.BackwardPass: Eager._exec_backward_pass,
-            schedule.SendActivation: Eager._exec_send_activations,
-            schedule.RecvActivation: Eager._exec_recv_activations,
-            schedule.SendGrad: Eager._exec_send_grads,
-            schedule.RecvGrad: Eager._exec_recv_grads,
+            schedule.BackwardPass: Eager._eager_backward_pass,
+            schedule.SendActivation: Eager._eager_send_activations,
+            schedule.RecvActivation: Eager._eager_recv_activations,
+            schedule.SendGrad: Eager._eager_send_grads,
+            schedule.RecvGrad: Eager._eager_recv_grads,
         }
 
     def _train_schedule(self) -> Any:
@@ -106,7 +110,7 @@ class Eager(PipelineEngine):
         rank: int = self.grid.stage_to_global(stage_id=stage)
         return rank
 
-    def _exec_send_activations(self, buffer_id: int) -> None:
+    def _eager_send_activations(self, buffer_id: int) -> None:
         if not self.module.training:
             super()._exec_send_activations(buffer_id)
             return
@@ -116,7 +120,7 @@ class Eager(PipelineEngine):
             self._send_tensor_meta(outputs, self.next_stage)
         self._sent.append(_Sent.to(self._rank_of(1), _tensors(outputs), self._upwards))
 
-    def _exec_recv_activations(self, buffer_id: int) -> None:
+    def _eager_recv_activations(self, buffer_id: int) -> None:
         if not self.module.training:
             super()._exec_recv_activations(buffer_id)
             return
@@ -133,7 +137,7 @@ class Eager(PipelineEngine):
             received[0] if alone else tuple(received)
         )
 
-    def _exec_send_grads(self, buffer_id: int) -> None:
+    def _eager_send_grads(self, buffer_id: int) -> None:
         inputs = _tensors(self.pipe_buffers["inputs"][buffer_id])
         # One at a time is on its way: the plan's memory counts no more.
         self._sent_gradient.wait()
@@ -141,7 +145,7 @@ class Eager(PipelineEngine):
         self._sent_gradient = _Sent.to(self._rank_of(-1), gradients, None)
         self.pipe_buffers["inputs"][buffer_id] = None
 
-    def _exec_recv_grads(self, buffer_id: int) -> None:
+    def _eager_recv_grads(self, buffer_id: int) -> None:
         outputs = self.pipe_buffers["outputs"][buffer_id]
         if self.grad_layer is None:
             # Not DeepSpeed's own: it receives both kinds of message into one buffer.
@@ -151,7 +155,7 @@ class Eager(PipelineEngine):
         self._from_after.take(_tensors(self.grad_layer))
         self._sent.popleft().wait()  # it came long ago: here is its gradient
 
-    def _exec_backward_pass(self, buffer_id: int) -> None:
+    def _eager_backward_pass(self, buffer_id: int) -> None:
         super()._exec_backward_pass(buffer_id)
         if not self.is_last_stage():
             self._from_after.expect(_tensors(self.grad_layer))

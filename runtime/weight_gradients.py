@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from partitioner.runtime.gradient_sums import GradientSums
 
-__all__ = ["PutOff", "WeightGradients"]
+__all__ = ["WEIGHT_AT", "PutOff", "WeightGradients"]
 
-_WEIGHT_AT = {
+WEIGHT_AT = {
     F.linear: 1,
     F.conv1d: 1,
     F.conv2d: 1,
@@ -97,7 +97,7 @@ class _Weight(nn.Parameter):
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        place = _WEIGHT_AT.get(function)
+        place = WEIGHT_AT.get(function)
         rest = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as nn.Parameter does
             if place is None or not _can_wait(args, place):

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from partitioner import OptionError, Plan, RuntimeGuardError, partition
+from partitioner import (
+    MemoryLimitError,
+    OptionError,
+    Plan,
+    RuntimeGuardError,
+    partition,
+)
+from partitioner.plan_stages import put_off_bytes_by_stage
 from tests.models import MODELS
 
 
@@ -60,3 +67,21 @@ def test_only_rank_0_says_so(plan, caplog, monkeypatch):
 def test_options_of_compile_are_checked_before_a_launcher_is_needed(plan):
     with pytest.raises(OptionError, match="CUDA graphs"):
         plan.pipeline_module(compile={"mode": "reduce-overhead"})
+
+
+def limited(plan: Plan, limit_bytes: int) -> Plan:
+    return replace(plan, problem=replace(plan.problem, memory_limit_bytes=limit_bytes))
+
+
+def test_zero_bubble_that_does_not_fit_is_refused_before_anything_is_built(plan):
+    count = plan.options.micro_batches
+    first, more = put_off_bytes_by_stage(plan.graph, plan.placement, count)
+    assert first == 0 < more
+    needed = plan.stages[1].memory_bytes + more
+    with pytest.raises(
+        MemoryLimitError, match="zero_bubble=True does not fit"
+    ) as found:
+        limited(plan, needed - 1).initialize(zero_bubble=True)
+    assert (found.value.stage, found.value.needed_bytes) == (1, needed)
+    with pytest.raises(RuntimeGuardError):  # there is no launcher: it went on
+        limited(plan, needed).initialize(zero_bubble=True)
