@@ -129,7 +129,7 @@ def check_put_off(plan: TrainablePlan) -> None:
     for stage, more_bytes in zip(plan.stages, more, strict=True):
         limit_bytes = limits[plan.problem.rank_of(stage.index)]
         needed_bytes = stage.memory_bytes + more_bytes
-        if limit_bytes is not None and needed_bytes > limit_bytes:
+        if more_bytes and limit_bytes is not None and needed_bytes > limit_bytes:
             raise MemoryLimitError(
                 f"zero_bubble=True does not fit: stage {stage.index} would need "
                 f"{format_bytes(needed_bytes)}, of it {format_bytes(more_bytes)} for "
