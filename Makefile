@@ -13,13 +13,14 @@ export OMP_NUM_THREADS ?= 1
 export DS_ACCELERATOR ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser zoo parity lint types fmt clean
+.PHONY: help demo test browser zoo parity docs lint types fmt clean
 
 help:
 	@echo "make demo    partition GPT-2, train it as a pipeline, compare the losses"
 	@echo "make test    lint, types, import contracts and all tests"
 	@echo "make zoo     capture, cut and verify every model of the zoo; print the table"
 	@echo "make parity  train every model of the zoo as a pipeline; print the table"
+	@echo "make docs    build the documentation's site in build/docs; warnings are errors"
 	@echo "make lint | types | fmt | clean"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -28,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "hint: make PYTHON=python3.11 …" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet $(PIP_FLAGS) \
-	  -c constraints.txt -e '.[dev,hf,highs,html]'
+	  -c constraints.txt -e '.[dev,docs,hf,highs,html]'
 	touch $@
 
 demo: $(STAMP)
@@ -42,9 +43,13 @@ browser:
 	  apt-get install -y -qq chromium chromium-driver >/dev/null; } || \
 	  echo "no Chromium here: the HTML report is not tested in a browser" >&2
 
-test: lint types browser
+test: lint types docs browser
 	$(BIN)/python -m pytest -n 2 -m "not distributed"
 	$(BIN)/python -m pytest -m distributed # each starts processes: one at a time
+
+docs: $(STAMP)
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
+	@echo "the site's first page: build/docs/index.html"
 
 zoo: $(STAMP)
 	$(BIN)/python -m tests.zoo.run

@@ -1,0 +1,56 @@
+"""Examples that need one process; those that train are tested in distributed/."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Return what runs an example as a script, and returns what it printed."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+    def runs(name: str, *arguments: str | Path) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    yield runs
+    for name in {path.stem for path in EXAMPLES.glob("*.py")} & sys.modules.keys():
+        del sys.modules[name]
+
+
+def written(folder: Path, *lines: str) -> Path:
+    path = folder / "hostfile"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_a_hostfile_says_where_each_stage_stands(run, tmp_path: Path) -> None:
+    hosts = written(tmp_path, "# two nodes", "node-a slots=2", "node-b slots=2")
+    lines = run("hostfile.py", hosts).splitlines()
+    places = [line.split()[3] for line in lines if line.startswith("stage ")]
+    assert places == ["node-a:", "node-a:", "node-b:", "node-b:"]
+    (over,) = [line for line in lines if line.startswith("over the network")]
+    assert over.startswith("over the network after stage 1: ")
+    assert lines[-1] == f"deepspeed --hostfile {hosts} train.py"
+
+
+def test_replicas_of_a_stage_are_neighbours(run, tmp_path: Path) -> None:
+    hosts = written(tmp_path, "node-a slots=4", "node-b slots=4")
+    lines = run("hostfile.py", hosts, "--replicas", "4").splitlines()
+    places = [line.split()[3] for line in lines if line.startswith("stage ")]
+    assert places == ["node-a:", "node-b:"]
+
+
+def test_nodes_of_unequal_size_are_refused(run, tmp_path: Path) -> None:
+    hosts = written(tmp_path, "node-a slots=4", "node-b slots=2")
+    with pytest.raises(SystemExit) as stopped:
+        run("hostfile.py", hosts)
+    assert stopped.value.code == 2
