@@ -201,8 +201,9 @@ def measured(
     file = folder / f"prices-{setting.workload.name}-{kind}.json"
 
     def timed() -> Measurements:
-        if file.exists():
-            return Measurements.load(file)
+        before = Measurements.load(file) if file.exists() else None
+        if before is not None and not before.failed:
+            return before
         inputs, labels = setting.data[0]
         found = measure_model(
             model,

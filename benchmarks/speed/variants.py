@@ -106,6 +106,15 @@ def _plans(planner: Planner, kind: str) -> Iterator[Variant]:
             predict=lambda plan=plan: plan().simulation.step_s,  # type: ignore[misc]
         )
 
+    ahead = partial(
+        planner.plan, compiled=compiled, whole_layers=False, schedule="eager-1f1b"
+    )
+    yield Variant(
+        name=f"{kind}/ours-ahead",
+        build=lambda: planner.run(ahead(), compiled=compiled),
+        predict=lambda: ahead().simulation.step_s,
+    )
+
     if not compiled:
         free = partial(planner.plan, compiled=False, whole_layers=False)
         yield Variant(
