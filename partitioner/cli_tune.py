@@ -64,6 +64,13 @@ __all__ = ["tune"]
     "gap",
     "time_limit_s",
 )
+@click.option(
+    "--measure",
+    "top",
+    type=POSITIVE,
+    metavar="K",
+    help="Run the K fastest here for some steps; the clock decides among them.",
+)
 @JSON
 @click.option(
     "-o",
@@ -72,7 +79,14 @@ __all__ = ["tune"]
     metavar="FOLDER",
     help="Write plan.json and ds_config.json of the best into FOLDER.",
 )
-def tune(*, target: Typed, as_json: bool, output: Path | None, **options: Any) -> None:
+def tune(
+    *,
+    target: Typed,
+    top: int | None,
+    as_json: bool,
+    output: Path | None,
+    **options: Any,
+) -> None:
     """Find the fastest way to train TARGET on some GPUs.
 
     Plans one GPU, data parallelism with ZeRO-1, pipelines, and replicas of pipelines.
@@ -81,10 +95,14 @@ def tune(*, target: Typed, as_json: bool, output: Path | None, **options: Any) -
     from partitioner.report.tuning import tuning_report
 
     with opened(target) as found:
+        from partitioner.tuning import measure
         from partitioner.tuning import tune as tuned
 
         with progress(f"tuning {found.name}") as tell:
             tuning = tuned(found.model, **found.arguments(), **options, progress=tell)
+            if top:
+                typed = {"text": target.text, "options": dict(target.options)}
+                tuning = measure(tuning, typed, top=top, progress=tell)
         if output and tuning.best:
             tuning.save(output)
             names = f"{output / 'plan.json'} and {output / 'ds_config.json'}"

@@ -121,7 +121,7 @@ COMMANDS = {
     "trace": {"--json"},
     "doctor": {"--plan", "--env", "--stages", "--processes", "--total-steps"}
     | {"--fix", "--output", "-o", "--json"},
-    "tune": {"--gpus", "--nodes", "--batch", "--memory", "--output", "-o"}
+    "tune": {"--gpus", "--nodes", "--batch", "--memory", "--measure", "--output", "-o"}
     | (PLANNING_OPTIONS - NOT_TUNED)
     | TARGET_OPTIONS,
     "replan": {"--plan", "--from", "--output", "-o", "--html", "--json"}
@@ -217,7 +217,7 @@ def test_options_of_tune_default_to_what_its_function_does() -> None:
     line = ["model.py", "--gpus", "8", "--batch", "64"]
     given = main.commands["tune"].make_context("tune", line).params
     of_target = {"target", "hf_class", "micro_batch", "seq_len", "image_size"}
-    shared = given.keys() - of_target - {"as_json", "output"}
+    shared = given.keys() - of_target - {"as_json", "output", "top"}
     assert shared <= parameters.keys()
     for option in shared - {"gpus", "batch"}:
         assert given[option] == parameters[option].default, option

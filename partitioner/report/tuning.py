@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["tuning_report", "tuning_text"]
 
 _LEGEND = (
-    "*: the fastest that fits. !: out, see below. stages × replicas, which share the "
-    "optimizer's states (ZeRO-1). M: micro-batches of a replica. Step: simulated, with "
+    "*: the fastest that fits, of measured ones by the clock. !: out, see below. "
+    "stages × replicas, which share the optimizer's states (ZeRO-1). M: micro-batches "
+    "of a replica. Step: simulated, with "
     "the replicas' sums of gradients; the optimizer's own step is not counted. Eff.: "
     "throughput against as many times one GPU's. Memory: the fullest GPU's peak."
 )
@@ -41,11 +42,18 @@ def tuning_report(tuning: Mapping[str, Any]) -> RenderableType:
     """
     table = Table(box=box.SIMPLE_HEAD, padding=0)
     table.add_column("Layout", overflow="fold", min_width=16)
-    for heading in ("M", "Step", "Samples/s", "Eff.", "Bubble", "Memory"):
+    measured = tuning["measured_on"] is not None
+    headings = ["M", "Step", "Samples/s", "Eff.", "Bubble", "Memory"]
+    if measured:
+        headings.insert(2, "Measured")
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for index, row in enumerate(tuning["rows"]):
         best = index == tuning["best"]
-        table.add_row(*_cells(row, best=best), style="bold" if best else None)
+        cells = _cells(row, best=best)
+        if measured:
+            cells.insert(3, _measured(row))
+        table.add_row(*cells, style="bold" if best else None)
     return Group(
         Text(_title(tuning), style="bold"),
         table,
@@ -94,6 +102,33 @@ def _cells(row: Mapping[str, Any], *, best: bool) -> list[Text]:
     return [Text(cell) for cell in cells]
 
 
+def _measured(row: Mapping[str, Any]) -> Text:
+    took_s = row["measured_step_s"]
+    if took_s is None:
+        return Text("!" if row["measured_reason"] else "–")
+    return Text(format_seconds(took_s))
+
+
+def _ran(tuning: Mapping[str, Any]) -> Iterator[str]:
+    """Say of every layout that was to be run what came of it."""
+    for row in tuning["rows"]:
+        took_s = row["measured_step_s"]
+        if took_s is None:
+            if row["measured_reason"]:
+                yield f"! {row['name']}: {row['measured_reason']}"
+            continue
+        drift = 100 * (took_s / row["step_s"] - 1)
+        said = f"Measured: {row['name']}, {format_seconds(took_s)} ({drift:+.0f} %)"
+        if row["measured_memory_bytes"]:
+            said += f", {format_bytes(row['measured_memory_bytes'])}"
+        yield said
+    if tuning["measured_on"]:
+        yield (
+            f"Measured on {tuning['measured_on']}, with the optimizer's step; in "
+            "brackets against the prediction."
+        )
+
+
 def _notes(tuning: Mapping[str, Any]) -> Iterator[str]:
     for row in tuning["rows"]:
         if row["reason"]:
@@ -105,11 +140,14 @@ def _notes(tuning: Mapping[str, Any]) -> Iterator[str]:
             "Efficiency is against one GPU with memory enough: "
             f"{format_seconds(tuning['one_gpu_step_s'])} for a step."
         )
+    yield from _ran(tuning)
     if tuning["best"] is None:
         yield "No layout fits."
         return
     best = tuning["rows"][tuning["best"]]
-    if tuning["one_gpu_step_s"]:
+    if best["measured_step_s"]:
+        yield f"Best: {best['name']}, by what was measured."
+    elif tuning["one_gpu_step_s"]:
         gain = tuning["one_gpu_step_s"] / best["step_s"]
         yield f"Best: {best['name']}, {gain:.2f} times one GPU."
     yield f"Launch: {tuning['launch']}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from partitioner.tuning.layouts import Layout
-from partitioner.tuning.result import Row, Tuning
+from partitioner.tuning.measure import Devices, measure
+from partitioner.tuning.result import Measured, Row, Tuning
 from partitioner.tuning.tune import tune
 
-__all__ = ["Layout", "Row", "Tuning", "tune"]
+__all__ = ["Devices", "Layout", "Measured", "Row", "Tuning", "measure", "tune"]

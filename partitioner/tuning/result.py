@@ -16,9 +16,23 @@ if TYPE_CHECKING:
     from partitioner.plan import Plan
     from partitioner.tuning.layouts import Layout
 
-__all__ = ["Row", "Tuning"]
+__all__ = ["Measured", "Row", "Tuning"]
 
 SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a layout took when it ran here."""
+
+    step_s: float | None = None
+    """A whole step, with the optimizer's; None: ``reason`` says why."""
+    memory_bytes: int | None = None
+    """The most that a GPU held; None on a CPU."""
+    reason: str = ""
+    """Why there is no step: it failed, ran out of memory, or was not run."""
+    failed: bool = False
+    """Whether it was run, and there is no step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +52,8 @@ class Row:
     """Why it is out."""
     advice: str = ""
     """What would be in."""
+    measured: Measured | None = None
+    """None: it was not to be measured."""
 
     @property
     def step_s(self) -> float | None:
@@ -63,12 +79,26 @@ class Tuning:
     memory_limit_bytes: int
     one_gpu_step_s: float | None
     """Step of one GPU, with memory enough; None: it cannot be planned."""
+    measured_on: str | None = None
+    """What layouts were measured on; None: none was."""
 
     @property
     def best(self) -> Row | None:
-        """The fastest that fits, the first of equals; None: nothing fits."""
+        """The fastest, the first of equals; None: nothing fits.
+
+        Where some were measured, the fastest of those; else, by prediction, of those
+        that fit and did not fail when they ran.
+        """
+        ran = {
+            row.measured.step_s: row
+            for row in reversed(self.rows)
+            if row.measured and row.measured.step_s
+        }
+        if ran:
+            return ran[min(ran)]
         fitting = [row for row in self.rows if row.step_s is not None]
-        return min(fitting, key=lambda row: row.step_s or 0.0, default=None)
+        left = [row for row in fitting if not (row.measured and row.measured.failed)]
+        return min(left, key=lambda row: row.step_s or 0.0, default=None)
 
     @property
     def launch(self) -> str | None:
@@ -117,6 +147,7 @@ class Tuning:
             "memory_limit_bytes": self.memory_limit_bytes,
             "one_gpu_step_s": self.one_gpu_step_s,
             "rows": [self._row(row) for row in self.rows],
+            "measured_on": self.measured_on,
             "best": None if best is None else self.rows.index(best),
             "launch": self.launch,
         }
@@ -139,6 +170,9 @@ class Tuning:
             "memory_bytes": row.memory_bytes,
             "reason": row.reason,
             "advice": row.advice,
+            "measured_step_s": row.measured and row.measured.step_s,
+            "measured_memory_bytes": row.measured and row.measured.memory_bytes,
+            "measured_reason": row.measured.reason if row.measured else "",
         }
 
     def save(self, folder: str | Path) -> None:

@@ -13,12 +13,15 @@ def row(name: str, **fields: Any) -> dict[str, Any]:
         "efficiency",
         "bubble_share",
         "memory_bytes",
+        "measured_step_s",
+        "measured_memory_bytes",
     )
     return {
         **dict.fromkeys(nothing),
         "name": name,
         "reason": "",
         "advice": "",
+        "measured_reason": "",
         **fields,
     }
 
@@ -34,6 +37,7 @@ def document(**fields: Any) -> dict[str, Any]:
         "nodes": 16,
         "memory_limit_bytes": 80 * 2**30,
         "one_gpu_step_s": 123.0,
+        "measured_on": None,
         "rows": [
             row("1 GPU", memory_bytes=2**37, reason="stage 0 needs much", advice="buy"),
             row(
@@ -78,3 +82,18 @@ def test_where_nothing_fits_it_says_so():
     rows = [row("1 GPU", reason="no", advice="")]
     text = tuning_text(document(rows=rows, best=None, launch=None, one_gpu_step_s=None))
     assert text.splitlines()[-2:] == ["! 1 GPU: no", "No layout fits."]
+
+
+def test_what_was_measured_stands_next_to_the_prediction():
+    one, many = document()["rows"]
+    measured = {"measured_step_s": 2 * many["step_s"], "measured_memory_bytes": 2**34}
+    rows = [one | {"measured_reason": "out of memory on rank 0: much"}, many | measured]
+    lines = tuning_text(document(rows=rows, measured_on="NVIDIA H200")).splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert "1024 123 ms 247 ms 123 K" in text
+    assert "! 1 GPU: out of memory on rank 0: much" in text
+    assert "Measured: 128 stages × 128, dualpipev, 247 ms (+100 %), 16.0 GiB" in text
+    assert "Measured on NVIDIA H200, with the optimizer's step" in text
+    assert "Best: 128 stages × 128, dualpipev, by what was measured." in text
+    assert "Measured" not in tuning_text(document())

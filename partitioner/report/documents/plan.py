@@ -67,7 +67,7 @@ class PlanOptions(TypedDict):
     memory_limit_bytes: int | None
     optimizer: str
     checkpointing: Literal["none", "auto", "all"]
-    schedule: Literal["1f1b", "dualpipev"]
+    schedule: Literal["1f1b", "eager-1f1b", "dualpipev"]
     solver: Literal["cbc", "highs"]
     gap: float
     time_limit_s: float

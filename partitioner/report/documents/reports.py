@@ -157,6 +157,12 @@ class Row(TypedDict):
     reason: str
     """Why it is out."""
     advice: str
+    measured_step_s: float | None
+    """Median of a few steps that were run, with the optimizer's."""
+    measured_memory_bytes: int | None
+    """Null on a CPU."""
+    measured_reason: str
+    """Why there is no such step, if there was to be one."""
 
 
 @with_config(CLOSED)
@@ -176,6 +182,8 @@ class Tuning(TypedDict):
     memory_limit_bytes: int
     one_gpu_step_s: float | None
     rows: list[Row]
+    measured_on: str | None
+    """Device of the measured steps; null: none was to be measured."""
     best: int | None
-    """Index of the fastest row; null: nothing fits."""
+    """Index of the fastest row, of measured ones by the clock; null: nothing fits."""
     launch: str | None
