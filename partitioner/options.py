@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from partitioner.cluster import Cluster, parse_cluster
 from partitioner.errors import OptionError
-from partitioner.solve.problem import Device, Objective, Schedule
+from partitioner.solve.parts import Device
+from partitioner.solve.problem import Objective, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

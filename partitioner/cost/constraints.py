@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from partitioner.capture.constraints import calls_by_path
 from partitioner.capture.unsendable import unsendable_values
 from partitioner.graph import info
-from partitioner.solve.problem import Constraint
+from partitioner.solve.parts import Constraint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from partitioner.solve.problem import Value
+    from partitioner.solve.parts import Value
 
 __all__ = ["passing_bytes", "read_alone"]
 

@@ -19,7 +19,8 @@ from partitioner.cost.weights import Weight, read_weights
 from partitioner.costed import NodeCost
 from partitioner.errors import TooManyStagesError
 from partitioner.graph import info
-from partitioner.solve.problem import Problem, Tie, Unit
+from partitioner.solve.parts import Tie, Unit
+from partitioner.solve.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from partitioner.cost.moments import Moments
     from partitioner.costed import CostedGraph
     from partitioner.options import Options
-    from partitioner.solve.problem import Checkpointing, Device, Objective, Schedule
+    from partitioner.solve.parts import Device
+    from partitioner.solve.problem import Checkpointing, Objective, Schedule
 
 __all__ = ["problem", "problem_for"]
 

@@ -8,7 +8,7 @@ from partitioner.cost.links import over
 from partitioner.cost.roofline import hop_s, message_s
 from partitioner.cost.units import is_placed
 from partitioner.graph import info
-from partitioner.solve.problem import Value
+from partitioner.solve.parts import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from partitioner.solve.check import check
 from partitioner.solve.choose import solve
-from partitioner.solve.problem import (
-    Assignment,
-    Constraint,
-    Device,
-    Problem,
-    Tie,
-    Unit,
-    Value,
-)
+from partitioner.solve.parts import Constraint, Device, Tie, Unit, Value
+from partitioner.solve.problem import Assignment, Problem
 from partitioner.solve.replicas import Link, replica_sums_s
 from partitioner.solve.score import RankScore, Score, StageScore, score
 

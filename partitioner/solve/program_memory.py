@@ -13,7 +13,7 @@ from partitioner.solve.score import RECEIVED_COPIES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from partitioner.solve.problem import Tie
+    from partitioner.solve.parts import Tie
     from partitioner.solve.program import Program
 
 __all__ = ["MemoryRows"]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from partitioner.solve.problem import Problem, Value
+    from partitioner.solve.parts import Value
+    from partitioner.solve.problem import Problem
 
 __all__ = ["Counted", "recount"]
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from partitioner.solve.problem import Problem, Tie, Unit
+    from partitioner.solve.parts import Tie, Unit
+    from partitioner.solve.problem import Problem
 
 __all__ = ["Moments", "held_bytes", "saved_bytes"]
 

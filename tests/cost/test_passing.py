@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partitioner.cost.passing import passing_bytes, read_alone
-from partitioner.solve.problem import Value
+from partitioner.solve.parts import Value
 
 BEFORE, BETWEEN, TAIL = -1, -1, -1
 BLOCKS = (BEFORE, 0, 0, BETWEEN, 1, TAIL)

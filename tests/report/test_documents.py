@@ -39,7 +39,7 @@ from partitioner.report.documents import (
 )
 from partitioner.report.inspection import inspection_report
 from partitioner.runtime.guards import SizeGuard
-from partitioner.solve.problem import Device
+from partitioner.solve.parts import Device
 from partitioner.timeline import Trace, usage
 from tests.timeline.recorded import document, written
 from tests.zoo.entry import built, example
