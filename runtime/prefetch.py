@@ -87,6 +87,7 @@ class Prefetched:
     def _copied_to_device(self, tensor: Tensor) -> Tensor:
         if tensor.device.type != "cpu" or self._stream is None:
             return tensor
-        if tensor.is_contiguous() and not tensor.is_pinned():
-            tensor = tensor.pin_memory()
+        if not tensor.is_pinned():
+            # In the same order in memory: images may be channels-last.
+            tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)
         return tensor.to(self._stream.device, non_blocking=True)
