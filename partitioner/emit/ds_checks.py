@@ -27,10 +27,13 @@ __all__ = [
     "check_zero_stage",
     "offloads",
     "section",
+    "zero_stage",
 ]
 
 PRECISION = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 MAX_ZERO_STAGE = 1
+"""That a pipeline can have."""
+LAST_ZERO_STAGE = 3
 
 
 def check_config(
@@ -155,13 +158,21 @@ def check_autocast(config: Mapping[str, Any]) -> None:
             )
 
 
+def zero_stage(config: Mapping[str, Any]) -> Any:
+    """Return ZeRO's stage as it is written."""
+    return section(config, "zero_optimization").get("stage", 0)
+
+
 def check_zero_stage(config: Mapping[str, Any]) -> None:
     """Refuse ZeRO stages that no pipeline has.
 
     Raises:
-        OptionError: The stage is 2 or 3.
+        OptionError: The stage is 2 or 3, or no stage at all.
     """
-    stage = section(config, "zero_optimization").get("stage", 0)
+    stage = zero_stage(config)
+    if type(stage) is not int or not 0 <= stage <= LAST_ZERO_STAGE:
+        message = f"zero_optimization.stage is {stage!r}, which is no stage of ZeRO"
+        raise OptionError(message, hint="use ZeRO stage 0 or 1, a number")
     if stage > MAX_ZERO_STAGE:
         message = f"ZeRO stage {stage} does not work with DeepSpeed's pipeline engine"
         raise OptionError(message, hint="use ZeRO stage 0 or 1")
@@ -188,7 +199,7 @@ def check_offload_optimizer(config: Mapping[str, Any]) -> None:
         OptionError: ``offload_optimizer`` without ZeRO-1, or to another place than
             the CPU.
     """
-    stage = section(config, "zero_optimization").get("stage", 0)
+    stage = zero_stage(config)
     target = offloads(config)
     if target and stage != 1:
         message = f"offload_optimizer is set, but ZeRO stage is {stage}: it is ignored"
@@ -200,7 +211,7 @@ def check_offload_optimizer(config: Mapping[str, Any]) -> None:
 
 def _check_counted(config: Mapping[str, Any], options: Options) -> None:
     """Refuse to hold more than the plan's memory was counted for."""
-    stage = section(config, "zero_optimization").get("stage", 0)
+    stage = zero_stage(config)
     if stage < options.zero_stage:
         message = (
             f"ZeRO stage is {stage}, but the plan's memory was counted for stage 1"

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from partitioner.cost.memory import REDUCE_BUCKET
-from partitioner.emit.ds_checks import PRECISION, check_config, offloads, section
+from partitioner.emit.ds_checks import (
+    PRECISION,
+    check_config,
+    offloads,
+    zero_stage,
+)
 
 if TYPE_CHECKING:
     from partitioner.graph import ModelGraph
@@ -80,7 +85,7 @@ def _allowances(config: Mapping[str, Any], options: Options) -> dict[str, Any]:
     allowed: dict[str, Any] = {}
     if offloads(config):
         allowed["zero_force_ds_cpu_optimizer"] = False
-    zero = section(config, "zero_optimization").get("stage", 0)
+    zero = zero_stage(config)
     if zero and options.optimizer.lower().startswith("sgd"):
         allowed["zero_allow_untested_optimizer"] = True
     return allowed
