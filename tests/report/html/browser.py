@@ -87,3 +87,49 @@ def marks(driver: webdriver.Chrome) -> dict[str, float]:
         ".map(mark => [mark.name, mark.startTime]))"
     )
     return found
+
+
+def contrasts(driver: webdriver.Chrome) -> list[tuple[float, str]]:
+    """Return the contrast of every visible piece of text, with the text's element.
+
+    As WCAG 2 reckons it: between the text and all that lies behind it.
+    """
+    return [tuple(found) for found in driver.execute_script(_CONTRASTS)]
+
+
+_CONTRASTS = """
+const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+
+function linear(part) {
+  const x = part / 255;
+  return x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+}
+
+function luminance(layers) {
+  for (const colour of layers) {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+  }
+  const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(linear);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+function behind(element) {
+  if (!element) return ["white"];
+  const own = getComputedStyle(element).backgroundColor;
+  return [...behind(element.parentElement), own];
+}
+
+function contrast(element) {
+  const layers = behind(element);
+  const ground = luminance(layers);
+  const text = luminance([...layers, getComputedStyle(element).color]);
+  return (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05);
+}
+
+const isText = (node) => node.nodeType === Node.TEXT_NODE && node.data.trim();
+return [...document.querySelectorAll("main *")]
+  .filter((element) => element.offsetParent && !element.closest(".chart, .hidden"))
+  .filter((element) => [...element.childNodes].some(isText))
+  .map((element) => [contrast(element), element.outerHTML.slice(0, 90)]);
+"""

@@ -14,6 +14,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from partitioner.report.units import format_bytes, format_seconds
 from tests.report.html.browser import (
     MISSING,
+    contrasts,
     faults,
     marks,
     open_page,
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from selenium.webdriver.remote.webelement import WebElement
+
+LEAST_CONTRAST = 4.5
+"""What WCAG 2 asks for (level AA)."""
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -206,14 +210,25 @@ def test_the_page_follows_the_system_and_the_button_to_the_dark(browser, pages):
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_all_text_stands_out_from_what_is_behind_it(browser, pages, theme):
+    open_page(browser, pages("deep"))  # eight stages: every colour that stages have
+    chosen = "document.documentElement.dataset.theme = arguments[0]"
+    browser.execute_script(chosen, theme)
+    found = contrasts(browser)
+    assert len(found) > 200
+    assert [one for one in found if one[0] < LEAST_CONTRAST] == []
+
+
+@pytest.mark.parametrize("width", [380, 900])
 @pytest.mark.parametrize("name", [*ZOO, "deep"])
-def test_a_narrow_window_scrolls_in_one_direction_alone(browser, pages, name):
-    size = {"width": 380, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+def test_a_narrow_window_scrolls_in_one_direction_alone(browser, pages, name, width):
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         open_page(browser, pages(name))
-        width = "return document.documentElement.scrollWidth"
-        assert browser.execute_script(width) <= 380
+        needed = "return document.documentElement.scrollWidth"
+        assert browser.execute_script(needed) <= width
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
