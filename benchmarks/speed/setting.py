@@ -108,7 +108,7 @@ class Setting:
         file = Path(folder) / "model.safetensors"
         save_file(
             {
-                name: self._cast(value).cpu().contiguous()
+                name: self._cast(value).cpu().clone().contiguous()
                 for name, value in model.state_dict().items()
             },
             file,
