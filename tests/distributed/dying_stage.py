@@ -1,7 +1,7 @@
 """One rank of a pipeline of which one stage fails in the middle of a step.
 
-Usage, with a launcher's environment: ``python -m tests.distributed.dying_stage HOW``,
-where HOW is "killed", "nan", "module", "loss", "operation" or "first".
+Usage, with a launcher's environment: ``python -m tests.distributed.dying_stage HOW
+[SCHEDULE]``, where HOW is "killed", "nan", "module", "loss", "operation" or "first".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from partitioner import partition
 
-HOW = sys.argv[1]
+HOW, SCHEDULE = [*sys.argv[1:], "1f1b"][:2]
 FAILS_IN = 6
 """The forward of a stage, and of the loss: one of the second step."""
 
@@ -78,6 +78,7 @@ def main() -> None:
         example_inputs=(torch.zeros(2, 8), columns),
         micro_batches=4,
         device="h100",
+        schedule=SCHEDULE,
         leaf=[Fails],
         pin={"early": 0, "late": 1},
     )

@@ -17,12 +17,12 @@ LIMIT_S = 120
 """Far below the time after which a collective gives up by itself."""
 
 
-def both_ranks(how: str) -> list[subprocess.CompletedProcess[str]]:
+def both_ranks(*words: str) -> list[subprocess.CompletedProcess[str]]:
     """Run the script on two ranks without a launcher, which would end the other."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    command = [sys.executable, "-m", "tests.distributed.dying_stage", how]
+    command = [sys.executable, "-m", "tests.distributed.dying_stage", *words]
     shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_PORT": port}
     shared |= {"MASTER_ADDR": "127.0.0.1", "DS_ACCELERATOR": "cpu"}
     started = [
@@ -52,6 +52,15 @@ def test_a_killed_rank_is_told_by_the_other():
     assert first.returncode == 1
     assert "stage 0 (rank 0) lost another rank in step 1" in first.stderr
     assert "step 0" in first.stdout
+
+
+def test_what_a_stage_raises_is_told_where_messages_wait_for_nobody():
+    first, second = both_ranks("module", "eager-1f1b")
+    assert (first.returncode, second.returncode) == (1, 1)
+    told = "stage 1 (rank 1) failed in step 1, in 'late' (Fails)"
+    assert f"StageError: {told}" in second.stderr
+    assert "StageError: stage 0 (rank 0) lost another rank in step 1" in first.stderr
+    assert told in first.stderr
 
 
 def test_numbers_that_are_not_finite_name_stage_and_module():
