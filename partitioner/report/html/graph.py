@@ -12,7 +12,7 @@ from partitioner.report.html.section import Section
 from partitioner.report.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["section"]
 
@@ -35,9 +35,17 @@ def section(document: Mapping[str, Any]) -> Section:
             "root": boxes.root,
             "model": document["outline"]["kind"],
             "templates": boxes.templates,
+            "example": _example(document["stages"]),
         },
         charts={"flows": _lines()},
     )
+
+
+def _example(stages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the path of a module that the model has."""
+    names = [name for stage in stages for name in stage["modules"]]
+    whole = [name for name in names if not name.endswith(")")] or names
+    return str(whole[len(whole) // 2]) if whole else "layers.0"
 
 
 def _crossing(document: Mapping[str, Any]) -> dict[int, dict[str, Any]]:

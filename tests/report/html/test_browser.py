@@ -255,3 +255,34 @@ def test_equal_layers_of_a_deep_model_are_one_box_each_and_open(browser, pages):
         if row["name"] == layers[1]
     )
     assert facts(layer)["backward"] == format_seconds(row["backward_s"])
+
+
+def test_a_module_deep_inside_is_found_by_its_path(browser, pages):
+    open_page(browser, pages("deep"))
+    field = browser.find_element(By.CSS_SELECTOR, ".tools input")
+    field.send_keys("layers.57.value", Keys.ENTER)
+    found = browser.switch_to.active_element
+    assert found.find_element(By.CSS_SELECTOR, ".name").text == "value"
+    assert found.find_element(By.CSS_SELECTOR, ".type").text == "Linear"
+    outer = found.find_element(By.XPATH, "../ancestor::details[1]")
+    assert name_of(outer) == "layers.57"
+    assert browser.find_element(By.CSS_SELECTOR, ".tools output").text == ""
+    field.clear()
+    field.send_keys("layers.126", Keys.ENTER)
+    said = browser.find_element(By.CSS_SELECTOR, ".tools output").text
+    assert said == "The forward calls no module layers.126."
+
+
+def test_the_step_is_zoomed_with_the_keyboard(browser, pages):
+    open_page(browser, pages("gpt-2"))
+
+    def passes() -> list[WebElement]:
+        return browser.find_elements(By.CSS_SELECTOR, "#step-events .mark-rect path")
+
+    before, width = len(passes()), passes()[0].rect["width"]
+    zoom = browser.find_element(By.CSS_SELECTOR, "#step-events input[name=zoom]")
+    zoom.send_keys(Keys.END)
+    WebDriverWait(browser, 10).until(
+        lambda _: passes()[0].rect["width"] == pytest.approx(40 * width, rel=0.1)
+    )
+    assert len(passes()) == before

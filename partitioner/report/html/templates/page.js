@@ -124,6 +124,38 @@ for (const button of document.querySelectorAll("[data-open]")) {
   });
 }
 
+const tools = document.querySelector(".tools");
+const nameOf = (box) => box.querySelector(":scope > summary > .name").textContent;
+
+// Open the boxes around a module, given the path from here to it, and return its box.
+function unfolded(place, path) {
+  for (const box of place.querySelectorAll(":scope > .flow > .row > .box")) {
+    const name = nameOf(box), within = path.startsWith(`${name}.`);
+    if (path === name) return box;
+    if (!within && !box.classList.contains("group")) continue;
+    const wasOpen = box.open;
+    box.open = true;
+    fill(box);
+    const found = unfolded(box, within ? path.slice(name.length + 1) : path);
+    if (found) return found;
+    box.open = wasOpen;
+  }
+  return null;
+}
+
+tools.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const path = tools.querySelector("input").value.trim();
+  const found = path && unfolded(model, path);
+  tools.querySelector("output").textContent =
+    path && !found ? `The forward calls no module ${path}.` : "";
+  if (!found) return;
+  found.open = true;
+  found.scrollIntoView({ block: "center" });
+  found.firstElementChild.focus({ preventScroll: true });
+});
+tools.hidden = false;
+
 // -- light and dark -------------------------------------------------------------------
 
 const theme = document.getElementById("theme");
