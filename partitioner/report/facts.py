@@ -54,7 +54,7 @@ def facts_grid(plan: Mapping[str, Any]) -> Table:
 
 
 def facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield labels and their values, in words; nothing is left out.
+    """Yield labels and their values, in words; of guards the first.
 
     Args:
         plan: The plan as ``Plan.to_dict()`` returns it (schema version 1).

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["section"]
 
+_TOOLTIP = [
+    alt.Tooltip("label:N", title="split"),
+    alt.Tooltip("step:N", title="step"),
+    alt.Tooltip("bubble:N", title="bubble"),
+    alt.Tooltip("faults:N", title="faults"),
+]
+
 
 def section(document: Mapping[str, Any]) -> Section:
     """Build the bars and the table."""
@@ -55,12 +62,7 @@ def _chart(splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         ),
         y=alt.Y("label:N", sort=None, title=None, axis=alt.Axis(ticks=False)),
         description="said:N",
-        tooltip=[
-            alt.Tooltip("label:N", title="split"),
-            alt.Tooltip("step:N", title="step"),
-            alt.Tooltip("bubble:N", title="bubble"),
-            alt.Tooltip("faults:N", title="faults"),
-        ],
+        tooltip=_TOOLTIP,
     )
     drawn = base.mark_bar().encode(color=alt.Color("colour:N", scale=None))
     described = drawn.properties(

@@ -72,11 +72,7 @@ def _lines() -> dict[str, Any]:
     lines = base.mark_line(strokeWidth=1.6, strokeJoin="round", aria=False).encode(
         detail="edge:N",
         order="place:Q",
-        strokeDash=alt.StrokeDash(
-            "kind:N",
-            scale=alt.Scale(domain=list(_COLOURS), range=[[1, 0], [1, 0], [3, 3]]),
-            legend=None,
-        ),
+        strokeDash=alt.StrokeDash("kind:N", scale=_dashes(), legend=None),
     )
     heads = (
         base.transform_filter("datum.head")
@@ -85,14 +81,12 @@ def _lines() -> dict[str, Any]:
     )
     labels = (
         base.transform_filter("datum.label")
-        .mark_text(
-            align="left",
-            dx=12,
-            dy=-7,
-            aria=False,
-            fontWeight=600,
-            fontSize=12,
-        )
+        .mark_text(align="left", dx=12, dy=-7, aria=False, fontWeight=600, fontSize=12)
         .encode(text="label:N")
     )
     return vega((lines + heads + labels).properties(width=100, height=100))
+
+
+def _dashes() -> alt.Scale:
+    """Return the pattern of every kind of line; a colour alone would not do."""
+    return alt.Scale(domain=list(_COLOURS), range=[[1, 0], [1, 0], [3, 3]])

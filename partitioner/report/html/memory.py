@@ -31,6 +31,12 @@ _MOMENT = "at the peak, for a moment"
 """What a backward or the optimizer's step holds at the fullest moment."""
 _COLOURS = {**_KINDS, _MOMENT: "var(--moment)"}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_TOOLTIP = [
+    alt.Tooltip("label:N", title="where"),
+    alt.Tooltip("words:N", title="what"),
+    alt.Tooltip("size:N", title="size"),
+    alt.Tooltip("all:N", title="whole stage"),
+]
 _IN_SIGHT = 0.05
 """Where the fullest stage uses less of its limit, the limit is not drawn."""
 
@@ -84,12 +90,7 @@ def _chart(
         scaled,
         {kind: _COLOURS[kind] for kind in kinds},
         value=alt.X("value:Q", axis=axis),
-        tooltip=[
-            alt.Tooltip("label:N", title="where"),
-            alt.Tooltip("words:N", title="what"),
-            alt.Tooltip("size:N", title="size"),
-            alt.Tooltip("all:N", title="whole stage"),
-        ],
+        tooltip=_TOOLTIP,
     )
     if limits:
         ends = [{**limit, "value": limit["bytes"] / 1024**power} for limit in limits]

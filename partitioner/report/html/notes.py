@@ -31,7 +31,7 @@ def section(document: Mapping[str, Any]) -> Section:
         for label, values in facts(document)
         if label not in _ABOVE
     ]
-    context = {"entries": entries, "options": document["options"]}
+    context = {"entries": entries}
     return Section(
         id="notes", title="What this rests on", short="Notes", context=context
     )

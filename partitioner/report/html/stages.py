@@ -35,6 +35,12 @@ _FIELDS = {
     "communication": "communication_s",
 }
 """What a stage does → the plan's name for its time."""
+_TOOLTIP = [
+    alt.Tooltip("label:N", title="where"),
+    alt.Tooltip("kind:N", title="what"),
+    alt.Tooltip("time:N", title="time"),
+    alt.Tooltip("all:N", title="whole stage"),
+]
 
 
 def section(document: Mapping[str, Any]) -> Section:
@@ -74,12 +80,7 @@ def _chart(stages: Sequence[Mapping[str, Any]], met: list[str]) -> dict[str, Any
         parts,
         {kind: _KINDS[kind] for kind in met},
         value=alt.X("time_s:Q", axis=axis),
-        tooltip=[
-            alt.Tooltip("label:N", title="where"),
-            alt.Tooltip("kind:N", title="what"),
-            alt.Tooltip("time:N", title="time"),
-            alt.Tooltip("all:N", title="whole stage"),
-        ],
+        tooltip=_TOOLTIP,
     )
     described = chart.properties(
         description="Time of every stage for one micro-batch, by what it does; "
