@@ -43,7 +43,7 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "gap": plan.gap,
         "bubble_share": plan.score.bubble_share,
         "simulation": plan.simulation.to_dict(),
-        "bottleneck_stage": plan.score.bottleneck,
+        "bottleneck_stage": _slowest_stage(plan),
         "stages": [_stage(plan, stage) for stage in plan.stages],
         "cluster": _cluster(plan),
         "boundaries": _boundaries(plan),
@@ -85,6 +85,12 @@ def _lists(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_lists(item) for item in value]
     return value
+
+
+def _slowest_stage(plan: Plan) -> int:
+    """Return the stage that takes longest on the rank that does."""
+    stages = plan.problem.stages_of(plan.score.bottleneck)
+    return max(stages, key=lambda stage: plan.score.stages[stage].time_s)
 
 
 def _provenance(plan: Plan) -> dict[str, Any]:

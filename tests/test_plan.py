@@ -178,6 +178,23 @@ def test_the_step_is_simulated_under_the_plans_own_schedule():
     assert [rank["in_flight"] for rank in told["ranks"]] == [3, 2, 1]
 
 
+def test_the_bottleneck_is_a_stage_also_where_ranks_have_two():
+    entry = MODELS["gpt2"]
+    plan = partition(
+        entry.model(),
+        2,
+        example_inputs=entry.example(),
+        device="h100",
+        schedule="dualpipev",
+    )
+    slowest = plan.to_dict()["bottleneck_stage"]
+    mates = plan.problem.stages_of(plan.score.bottleneck)
+    assert len(mates) == 2
+    assert slowest in mates
+    times = [plan.stages[stage].time_s for stage in mates]
+    assert plan.stages[slowest].time_s == max(times)
+
+
 def test_other_schedules_are_simulated_on_demand():
     plan = plan_of("gpt2", 2)
     assert plan.simulate("gpipe").ranks[0].in_flight == 4

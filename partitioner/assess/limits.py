@@ -170,7 +170,8 @@ def _crossing(case: Case, boundary: int) -> str:
     crossing = [
         value
         for value in case.problem.values
-        if stage_of[value.producer] <= boundary
+        if value.wire_bytes > 0
+        and stage_of[value.producer] <= boundary
         and any(stage_of[reader] > boundary for reader in value.consumers)
     ]
     total = sum(value.wire_bytes for value in crossing)

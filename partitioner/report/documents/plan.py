@@ -297,6 +297,7 @@ class PlanDocument(TypedDict):
     bubble_share: float
     simulation: Simulation
     bottleneck_stage: int
+    """The slowest of the slowest rank."""
     stages: list[Stage]
     cluster: Standing | None
     boundaries: list[Boundary]

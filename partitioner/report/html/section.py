@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Section"]
+__all__ = ["Section", "slowest_rank"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +24,9 @@ class Section:
     """What the template shows, by name."""
     charts: Mapping[str, Any] = field(default_factory=dict)
     """Vega's specifications, by the id of the element that they are drawn in."""
+
+
+def slowest_rank(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the rank of a page's document that holds up all others."""
+    slowest = document["bottleneck_stage"]
+    return next(rank for rank in document["ranks"] if slowest in rank["stages"])

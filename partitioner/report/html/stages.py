@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from partitioner.report.html.charts import SECONDS, bars, vega
-from partitioner.report.html.section import Section
+from partitioner.report.html.section import Section, slowest_rank
 from partitioner.report.names import compress_names
 from partitioner.report.units import (
     format_bytes,
@@ -94,8 +94,7 @@ def _row(
 ) -> dict[str, Any]:
     return {
         "index": stage["index"],
-        "busiest": stage["index"]
-        in document["ranks"][document["bottleneck_stage"]]["stages"],
+        "busiest": stage["index"] in slowest_rank(document)["stages"],
         "modules": compress_names(stage["modules"]),
         "parameters": format_count(stage["parameters"]),
         "flops": [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from partitioner.report.facts import facts
-from partitioner.report.html.section import Section
+from partitioner.report.html.section import Section, slowest_rank
 from partitioner.report.names import compress_names, omit_repeats
 from partitioner.report.units import (
     format_bytes,
@@ -42,7 +42,7 @@ def _figures(document: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         format_share(simulated["bubble_share"]),
         "of all stage time is idle, simulated",
     )
-    slowest = document["ranks"][document["bottleneck_stage"]]
+    slowest = slowest_rank(document)
     names = ", ".join(str(stage) for stage in slowest["stages"])
     yield _figure(
         "bottleneck",
@@ -89,7 +89,7 @@ def _rival(splits: list[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
 def _pipeline(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Describe every stage and what it sends to the next."""
     longest_s = max(stage["time_s"] for stage in document["stages"]) or 1.0
-    slowest = document["ranks"][document["bottleneck_stage"]]["stages"]
+    slowest = slowest_rank(document)["stages"]
     return [
         {
             "index": stage["index"],
