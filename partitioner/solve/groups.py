@@ -180,6 +180,7 @@ def _work_s(
 
 def _group_values(problem: Problem, group_of: Sequence[int]) -> tuple[GroupValue, ...]:
     merged: dict[tuple[int, tuple[int, ...]], tuple[float, float, int]] = {}
+    paid = problem.paid_share
     for value in problem.values:
         producer = group_of[value.producer]
         readers = {group_of[reader] for reader in value.consumers} - {producer}
@@ -188,8 +189,8 @@ def _group_values(problem: Problem, group_of: Sequence[int]) -> tuple[GroupValue
         key = (producer, tuple(sorted(readers)))
         near_s, far_s, wire_bytes = merged.get(key, (0.0, 0.0, 0))
         merged[key] = (
-            near_s + value.crossing_s(far=False),
-            far_s + value.crossing_s(far=True),
+            near_s + paid * value.crossing_s(far=False),
+            far_s + paid * value.crossing_s(far=True),
             wire_bytes + value.wire_bytes,
         )
     return tuple(

@@ -30,15 +30,15 @@ class Problem:
     Stages are placed on ranks: one each, or under ``schedule="dualpipev"`` two: rank r
     of S holds the stages r and 2S - 1 - r.
 
-    Stage time (one micro-batch): sum over its units of ``forward_s + backward_s``,
-    plus ``forward_s`` again of every recomputed unit, divided by the speed of its
-    device; plus the time of communication. ``transfer="hops"``: ``hop_s`` of every
-    value that crosses the boundary before it and of every value that crosses the
-    boundary after it (a value needed k stages later crosses k boundaries; a boundary
-    between two stages of one rank is free; at a far one ``far_hop_s`` counts instead).
-    ``transfer="ends"``: ``hop_s`` of every
-    value that is made or read on the stage and also on another: it passes through
-    memory that all devices share, and does not order the stages.
+    Stage time (one micro-batch): sum over its units of ``forward_s + backward_s``, plus
+    ``forward_s`` again of every recomputed unit, divided by the speed of its device;
+    plus the time of communication. ``transfer="hops"``: ``hop_s`` of every value that
+    crosses the boundary before it and of every value that crosses the boundary after it
+    (a value needed k stages later crosses k boundaries; a boundary between two stages
+    of one rank is free; at a far one ``far_hop_s`` counts instead; of either the
+    `paid_share`). ``transfer="ends"``: ``hop_s`` of every value that is made or read
+    on the stage and also on another: it passes through memory that all devices share,
+    and does not order the stages.
 
     Stage memory: ``static_bytes`` of its units, of each tie with a unit on it (once on
     a rank), ``engine_bytes`` (likewise), plus ``in_flight[s]`` times (``saved_bytes``
@@ -109,6 +109,17 @@ class Problem:
     def is_free(self, boundary: int) -> bool:
         """Whether the boundary before a stage lies between two stages of one rank."""
         return self.schedule == "dualpipev" and boundary == self.ranks
+
+    @property
+    def paid_share(self) -> float:
+        """Share of a message's time that each of its two stages is charged.
+
+        Under eager 1F1B a half: nobody waits for it but while the pipeline fills and
+        drains, when it counts once; and a link that is not done with one message in
+        time keeps the next.
+        """
+        hidden = self.schedule == "eager-1f1b" and self.transfer == "hops"
+        return 0.5 if hidden else 1.0
 
     def is_far(self, boundary: int) -> bool:
         """Whether the boundary before a stage lies between two nodes."""

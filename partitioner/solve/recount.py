@@ -121,6 +121,8 @@ def _send(
             spent_s = value.hop_s
             if problem.far and problem.far[place] and value.far_hop_s is not None:
                 spent_s = value.far_hop_s
+            if problem.schedule == "eager-1f1b":
+                spent_s /= 2
             stages[place].paid_s += spent_s
             stages[place + 1].paid_s += spent_s
 

@@ -222,7 +222,9 @@ def _communication(
         0.0 if problem.is_free(boundary) else seconds
         for boundary, seconds in enumerate(hop_s)
     ]
-    return [wire_s[s] + wire_s[s + 1] for s in range(problem.stages)], hop_bytes
+    paid = problem.paid_share
+    spent_s = [paid * (wire_s[s] + wire_s[s + 1]) for s in range(problem.stages)]
+    return spent_s, hop_bytes
 
 
 def _at_ends_s(problem: Problem, stage_of: Sequence[int]) -> list[float]:
