@@ -12,11 +12,11 @@ writes a folder that ``from_pretrained`` loads.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import torch
 from deepspeed.utils import RepeatingLoader
+from training import leave, parser, steps
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig
 
 from partitioner import partition
@@ -48,14 +48,11 @@ def write_small_bert(folder: Path) -> None:
 
 def main() -> None:
     """Fine-tune, and save a checkpoint."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="of the model")
-    parser.add_argument("--make", action="store_true", help="write a small BERT there")
-    parser.add_argument("--runs", type=Path, help="folder of checkpoints")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--stages", type=int, default=2)
-    parser.add_argument("--local_rank", help="given by the deepspeed launcher")
-    options = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--folder", type=Path, required=True, help="of the model")
+    flags.add_argument("--make", action="store_true", help="write a small BERT there")
+    flags.add_argument("--runs", type=Path, help="folder of checkpoints")
+    options = flags.parse_args()
     if options.make:
         write_small_bert(options.folder)
         return
@@ -77,15 +74,11 @@ def main() -> None:
         },
     )
     loader = engine.dataloader(data, seed=0)
-    batches = RepeatingLoader(loader)
-    for step in range(options.steps):
-        loss = engine.train_batch(batches)
-        if engine.global_rank == 0:
-            print(f"step {step}: loss {loss.item():.4f}")
+    for _ in steps(engine, RepeatingLoader(loader), options.steps):
+        pass
     if options.runs:
         engine.save_checkpoint(options.runs)
-    engine.destroy()
-    torch.distributed.destroy_process_group()
+    leave(engine)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ The model is the library's own, untouched. Runs on GPUs (NCCL) or on the CPU (gl
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from training import leave, parser, steps
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from partitioner import partition
@@ -52,12 +52,9 @@ example_inputs = next(batches(1))
 
 def main() -> None:
     """Train this process's stage and print the losses."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--stages", type=int, default=2)
-    parser.add_argument("--losses", type=Path, help="write the losses as JSON")
-    parser.add_argument("--local_rank", help="given by the deepspeed launcher")
-    options = parser.parse_args()
+    flags = parser(__doc__, steps=10)
+    flags.add_argument("--losses", type=Path, help="write the losses as JSON")
+    options = flags.parse_args()
 
     plan = partition(
         build_model(),
@@ -68,15 +65,10 @@ def main() -> None:
     # The model returns its own loss; otherwise: plan.initialize(loss_fn).
     engine, *_ = plan.initialize(config={"steps_per_print": 10**9})
 
-    data = batches(options.steps)
-    losses = [engine.train_batch(data).item() for _ in range(options.steps)]
-
-    if engine.global_rank == 0:
-        print("losses:", ", ".join(f"{loss:.4f}" for loss in losses))
-        if options.losses:
-            options.losses.write_text(json.dumps(losses))
-    engine.destroy()
-    torch.distributed.destroy_process_group()
+    losses = list(steps(engine, batches(options.steps), options.steps))
+    if engine.global_rank == 0 and options.losses:
+        options.losses.write_text(json.dumps(losses))
+    leave(engine)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A Llama of 8B size that is never allocated: a target for the command line.
 
-partitioner inspect examples/llama_8b.py --stages 4 --device h100
+partitioner inspect examples/llama_8b.py --stages 4 --device h100 --dtype bfloat16
 """
 
 from __future__ import annotations

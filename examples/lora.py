@@ -8,11 +8,9 @@ beyond themselves. Every stage must train something: adapters in every layer do.
 
 from __future__ import annotations
 
-import argparse
-
 import torch
-from deepspeed.utils import RepeatingLoader
 from peft import LoraConfig, PeftModel, get_peft_model
+from training import parser, train
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from partitioner import partition
@@ -42,11 +40,7 @@ def sentences(count: int) -> list[dict[str, torch.Tensor]]:
 
 def main() -> None:
     """Train this process's stage and print the losses."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--stages", type=int, default=2)
-    parser.add_argument("--local_rank", help="given by the deepspeed launcher")
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
 
     data = sentences(256)
     plan = partition(
@@ -60,14 +54,7 @@ def main() -> None:
         optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-2),
         config={"steps_per_print": 10**9},
     )
-    loader = engine.dataloader(data, seed=0)
-    batches = RepeatingLoader(loader)
-    for step in range(options.steps):
-        loss = engine.train_batch(batches)
-        if engine.global_rank == 0:
-            print(f"step {step}: loss {loss.item():.4f}")
-    engine.destroy()
-    torch.distributed.destroy_process_group()
+    train(engine, data, options.steps)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ another number of processes (``--stages 4``): it goes on at the next batch.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import torch
 from deepspeed.utils import RepeatingLoader
 from torch import nn
 from torch.utils.data import Dataset
+from training import leave, parser, steps
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from partitioner import partition
@@ -43,6 +43,7 @@ def build_model() -> GPT2LMHeadModel:
     torch.manual_seed(0)
     config = GPT2Config(
         n_layer=4, n_embd=64, n_head=4, n_positions=LENGTH, vocab_size=256,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
         bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM",
     )  # fmt: skip
     return GPT2LMHeadModel(config)
@@ -50,14 +51,11 @@ def build_model() -> GPT2LMHeadModel:
 
 def main() -> None:
     """Train, save, and go on."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("text", type=Path)
-    parser.add_argument("--folder", type=Path, required=True, help="of checkpoints")
-    parser.add_argument("--steps", type=int, default=100, help="of all runs together")
-    parser.add_argument("--stages", type=int, default=2)
-    parser.add_argument("--save-every", type=int, default=50)
-    parser.add_argument("--local_rank", help="given by the deepspeed launcher")
-    options = parser.parse_args()
+    flags = parser(__doc__, steps=100)
+    flags.add_argument("text", type=Path)
+    flags.add_argument("--folder", type=Path, required=True, help="of checkpoints")
+    flags.add_argument("--save-every", type=int, default=50)
+    options = flags.parse_args()
 
     tokens = torch.zeros(MICRO_BATCH, LENGTH, dtype=torch.long)
     plan = partition(
@@ -74,16 +72,11 @@ def main() -> None:
     engine.attach("text", loader)
     engine.load_checkpoint(options.folder)  # does nothing where nothing was saved
 
-    batches = RepeatingLoader(loader)
-    while engine.global_steps < options.steps:
-        loss = engine.train_batch(batches)
-        if engine.global_rank == 0:
-            print(f"step {engine.global_steps}: loss {loss.item():.4f}")
+    for _ in steps(engine, RepeatingLoader(loader), options.steps):
         if engine.global_steps % options.save_every == 0:
             engine.save_checkpoint(options.folder)
     engine.save_checkpoint(options.folder)
-    engine.destroy()
-    torch.distributed.destroy_process_group()
+    leave(engine)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ needed again by the last. Here it is left as it is.
 
 from __future__ import annotations
 
-import argparse
-
 import torch
-from deepspeed.utils import RepeatingLoader
 from torch import Tensor, nn
 from torch.utils.data import Dataset
+from training import parser, train
 
 from partitioner import partition
 
@@ -78,11 +76,7 @@ class Stripes(Dataset[tuple[Tensor, Tensor]]):
 
 def main() -> None:
     """Train this process's stage and print the losses."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--stages", type=int, default=2)
-    parser.add_argument("--local_rank", help="given by the deepspeed launcher")
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
 
     torch.manual_seed(0)
     plan = partition(
@@ -96,14 +90,7 @@ def main() -> None:
         optimizer=lambda groups: torch.optim.AdamW(groups, lr=3e-3),
         config={"steps_per_print": 10**9},
     )
-    loader = engine.dataloader(Stripes(), seed=0)
-    batches = RepeatingLoader(loader)
-    for step in range(options.steps):
-        loss = engine.train_batch(batches)
-        if engine.global_rank == 0:
-            print(f"step {step}: loss {loss.item():.4f}")
-    engine.destroy()
-    torch.distributed.destroy_process_group()
+    train(engine, Stripes(), options.steps)
 
 
 if __name__ == "__main__":

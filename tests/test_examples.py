@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from partitioner.cli import main
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -24,6 +28,33 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     yield runs
     for name in {path.stem for path in EXAMPLES.glob("*.py")} & sys.modules.keys():
         del sys.modules[name]
+
+
+def test_a_large_model_is_inspected_without_its_weights() -> None:
+    target = str(EXAMPLES / "llama_8b.py")
+    options = ["--stages", "4", "--device", "h100", "--dtype", "bfloat16", "--json"]
+    result = CliRunner().invoke(main, ["inspect", target, *options])
+    assert result.exit_code == 0, result.output
+    parameters = [stage["parameters"] for stage in json.loads(result.stdout)["stages"]]
+    assert sum(parameters) > 8e9
+
+
+def test_layouts_of_some_gpus_are_compared(run, tmp_path: Path) -> None:
+    printed = run("tune_gpus.py", "--gpus", "2", "--folder", tmp_path / "best")
+    for layout in ("1 GPU", "data parallel × 2", "2 stages"):
+        assert any(line.startswith(f" {layout} ") for line in printed.splitlines())
+    assert {path.name for path in (tmp_path / "best").iterdir()} == {
+        "plan.json",
+        "ds_config.json",
+    }
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    tests = Path(__file__).parent
+    text = "".join(path.read_text("utf-8") for path in tests.rglob("test_examples.py"))
+    makefile = (EXAMPLES.parent / "Makefile").read_text("utf-8")  # make demo
+    names = {path.stem for path in EXAMPLES.glob("*.py")} - {"training"}
+    assert {name for name in names if name not in text + makefile} == set()
 
 
 def written(folder: Path, *lines: str) -> Path:

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import runpy
+import shutil
 import socket
 import subprocess
 import sys
@@ -31,6 +32,7 @@ def run(*commands: list[str]) -> list[list[float]]:
         with (
             contextlib.redirect_stdout(printed),
             patch.object(sys, "argv", [name, *arguments]),
+            patch.object(sys, "path", [str(EXAMPLES), *sys.path]),
         ):
             runpy.run_path(str(EXAMPLES / name), run_name="__main__")
         lines = re.findall(r"step \d+: loss ([\d.]+)", printed.getvalue())
@@ -50,14 +52,11 @@ def falls(values: list[float]) -> bool:
     return sum(values[-3:]) < 0.97 * sum(values[:3])
 
 
-def test_a_u_net_trains():
-    found = losses("unet.py", "--steps", str(STEPS))
+@pytest.mark.parametrize("name", ["gpt2_train", "t5_translate", "unet", "lora"])
+def test_each_of_these_trains(name: str):
+    found = losses(f"{name}.py", "--steps", str(STEPS))
     assert len(found) == STEPS
     assert falls(found)
-
-
-def test_adapters_train():
-    assert falls(losses("lora.py", "--steps", str(STEPS)))
 
 
 def test_a_classifier_trains_from_a_folder_of_safetensors(tmp_path):
@@ -82,7 +81,16 @@ def test_pre_training_goes_on_where_it_stopped(tmp_path):
 
     whole = trained("whole", STEPS)
     assert falls(whole)
-    assert trained("parts", 5) + trained("parts", STEPS) == whole
+    begun = trained("parts", 5)
+    shutil.copytree(tmp_path / "parts", tmp_path / "more")
+    assert begun + trained("parts", STEPS) == whole
+
+    # … and with other stages: three processes go on where two stopped.
+    command = ["pretrain_text.py", str(text), "--folder", str(tmp_path / "more")]
+    more = ["--steps", str(STEPS), "--stages", "3"]
+    found, *others = launch(3, run, command + more, timeout_s=300)
+    assert others == [[[]], [[]]]
+    assert begun + found[0] == pytest.approx(whole, abs=2e-4)  # what is printed
 
 
 def test_a_lightning_module_trains_and_goes_on_with_more_stages(tmp_path):
