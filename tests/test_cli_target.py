@@ -79,6 +79,14 @@ def test_tune_takes_the_samples_of_a_micro_batch(folder: str) -> None:
     assert tuning["micro_batch_samples"] == 4
 
 
+@pytest.mark.distributed
+def test_tune_runs_it_on_its_example_inputs(folder: str) -> None:
+    flags = ["--gpus", "2", "--batch", "8", "--device", "cpu", "--measure", "1"]
+    rows = data("tune", folder, *flags, *SIZES, "--micro-batch", "2")["rows"]
+    assert [row["measured_reason"] for row in rows if row["measured_reason"]] == []
+    assert len([row for row in rows if row["measured_step_s"]]) == 1
+
+
 def test_other_targets_have_no_such_options(folder: str) -> None:
     Path("net.py").write_text("from torch import nn\nmodel = nn.Linear(2, 2)")
     result = run("inspect", "net.py", *SIZES)

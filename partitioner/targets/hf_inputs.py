@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from partitioner.capture.inputs import CallArguments
 from partitioner.errors import TargetError
 from partitioner.targets.hf_facts import Facts
 from partitioner.targets.hf_labels import labels_for
@@ -61,8 +60,8 @@ class _Batch:
 
 
 def make_inputs(
-    model: Any, options: HuggingFaceOptions, *, notes: tuple[str, ...] = ()
-) -> CallArguments:
+    model: Any, options: HuggingFaceOptions
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Make one micro-batch: random tokens, noise for images and sound, and labels.
 
     Sequences are full, so that there is no attention mask; where the class computes
@@ -71,7 +70,9 @@ def make_inputs(
     Args:
         model: A model of transformers, on any device.
         options: The sizes that were asked for.
-        notes: What else the report is to say.
+
+    Returns:
+        The micro-batch, and what the report is to say of it.
 
     Raises:
         TargetError: A size is out of range or has no meaning for this model, or its
@@ -91,9 +92,7 @@ def make_inputs(
     labels, said = labels_for(batch.facts, batch.inputs)
     batch.inputs.update(labels)
     _refuse_idle(batch)
-    return CallArguments(
-        args=(), kwargs=batch.inputs, notes=(*notes, *_notes(batch, said))
-    )
+    return batch.inputs, tuple(_notes(batch, said))
 
 
 def _main_input(batch: _Batch) -> None:

@@ -47,9 +47,12 @@ def build_target(
     model = _built(getattr(library(place), name), config, file, weights=weights)
     made = "random weights" if weights else "no weights"
     note = f"model: {type(model).__name__}, {why}, with {made}"
-    inputs = make_inputs(model, options, notes=(note,))
+    inputs, notes = make_inputs(model, options)
     return Target(
-        name=f"{place} ({type(model).__name__})", model=model, example_inputs=inputs
+        name=f"{place} ({type(model).__name__})",
+        model=model,
+        example_inputs=inputs,
+        notes=(note, *notes),
     )
 
 

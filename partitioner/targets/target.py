@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from partitioner.capture.inputs import CallArguments
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -43,11 +45,16 @@ class Target:
     loss_fn: Any = None
     example_labels: Any = None
     """Loss and labels, if the file has both."""
+    notes: tuple[str, ...] = ()
+    """What was assumed in making the inputs, keywords in a dict then."""
 
     def arguments(self) -> dict[str, Any]:
         """Return what planning and measuring are given of the file."""
+        inputs = self.example_inputs
+        if self.notes:
+            inputs = CallArguments(args=(), kwargs=inputs, notes=self.notes)
         return {
-            "example_inputs": self.example_inputs,
+            "example_inputs": inputs,
             "loss_fn": self.loss_fn,
             "example_labels": self.example_labels,
         }

@@ -22,7 +22,7 @@ def load(folder: Path, name: str, *, weights: bool = False, **options: Any) -> T
 
 
 def shapes(target: Target) -> dict[str, tuple[int, ...]]:
-    inputs = target.example_inputs.kwargs
+    inputs = target.example_inputs
     tensors = {k: v for k, v in inputs.items() if isinstance(v, torch.Tensor)}
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
@@ -137,13 +137,13 @@ def test_the_model_itself_runs_on_them(
     tmp_path: Path, name: str, returned: str
 ) -> None:
     target = load(tmp_path, name, weights=True, micro_batch=2)
-    output = target.model(**target.example_inputs.kwargs)
+    output = target.model(**target.example_inputs)
     assert torch.isfinite(output[returned]).all()
 
 
 def test_no_special_token_is_drawn(tmp_path: Path) -> None:
     target = load(tmp_path, "GPT2LMHeadModel", micro_batch=50)
-    ids = target.example_inputs.kwargs["input_ids"]
+    ids = target.example_inputs["input_ids"]
     assert {0, 1, 2}.isdisjoint(ids.flatten().tolist())
     assert ids.max() < 99
     assert len(ids.unique()) > 50
@@ -155,12 +155,12 @@ def test_floating_inputs_have_the_model_s_dtype(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"dtype": "bfloat16"}))
     with open_target(str(folder)) as target:
         assert next(target.model.parameters()).dtype is torch.bfloat16
-        pixels = target.example_inputs.kwargs["pixel_values"]
+        pixels = target.example_inputs["pixel_values"]
         assert pixels.dtype is torch.bfloat16
 
 
 def test_what_was_assumed_is_told(tmp_path: Path) -> None:
-    notes = load(tmp_path, "LlamaForCausalLM").example_inputs.notes
+    notes = load(tmp_path, "LlamaForCausalLM").notes
     assert notes == (
         "model: LlamaForCausalLM, from the architectures in config.json, with no "
         "weights",
@@ -170,12 +170,12 @@ def test_what_was_assumed_is_told(tmp_path: Path) -> None:
         "assumed for them: --micro-batch 1, --seq-len 24 (the model's positions)",
     )
     sizes: dict[str, Any] = {"micro_batch": 2, "seq_len": 8}
-    notes = load(tmp_path, "LlamaForCausalLM", **sizes).example_inputs.notes
+    notes = load(tmp_path, "LlamaForCausalLM", **sizes).notes
     assert not any(note.startswith("assumed") for note in notes)
 
 
 def test_a_loss_that_is_not_priced_is_told(tmp_path: Path) -> None:
-    notes = load(tmp_path, "Wav2Vec2ForCTC").example_inputs.notes
+    notes = load(tmp_path, "Wav2Vec2ForCTC").notes
     assert (
         "loss: none is priced, as the labels of Wav2Vec2ForCTC are not known here"
         in (notes)

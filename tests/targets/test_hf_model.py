@@ -60,14 +60,14 @@ def test_the_file_itself_is_a_target(tmp_path: Path) -> None:
 def test_another_class_may_be_asked_for(tmp_path: Path, asked: str) -> None:
     target = load(write(tmp_path, "BertModel"), hf_class=asked)
     assert type(target.model).__name__ == "BertForMaskedLM"
-    assert "by --hf-class" in target.example_inputs.notes[0]
+    assert "by --hf-class" in target.notes[0]
 
 
 def test_without_architectures_it_is_a_causal_lm(tmp_path: Path) -> None:
     folder = write(tmp_path, "GPT2LMHeadModel", architectures=False)
     target = load(folder)
     assert type(target.model).__name__ == "GPT2LMHeadModel"
-    assert "taken as a causal LM" in target.example_inputs.notes[0]
+    assert "taken as a causal LM" in target.notes[0]
 
 
 def test_without_architectures_and_with_no_causal_lm(tmp_path: Path) -> None:
