@@ -48,42 +48,6 @@ def target_argument(
         required: The command needs a target.
     """
     names = batch_names or ("--micro-batch", "--batch")
-    options = [
-        click.argument(
-            "target",
-            metavar="TARGET" if required else "[TARGET]",
-            required=required,
-            shell_complete=_files,
-        ),
-        click.option(
-            "--hf-class",
-            metavar="NAME",
-            show_default="as in config.json, else a causal LM",
-            help="Class of a Hugging Face model, like AutoModelForCausalLM.",
-        ),
-        click.option(
-            *names,
-            "micro_batch",
-            type=POSITIVE,
-            metavar="N",
-            show_default="1",
-            help="Samples in a micro-batch of a Hugging Face model.",
-        ),
-        click.option(
-            "--seq-len",
-            type=POSITIVE,
-            metavar="N",
-            show_default="its positions, at most 2048",
-            help="Tokens of a sample of one, or samples of sound.",
-        ),
-        click.option(
-            "--image-size",
-            type=POSITIVE,
-            metavar="N",
-            show_default="its own",
-            help="Height and width of the images of one.",
-        ),
-    ]
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -92,8 +56,51 @@ def target_argument(
             typed = None if target is None else Typed(target, of_target)
             command(target=typed, **given)
 
-        for option in reversed(options):
+        for option in (*reversed(_hugging_face(names)), _argument(required=required)):
             gathered = option(gathered)
         return gathered
 
     return decorated
+
+
+def _argument(*, required: bool) -> Callable[..., Any]:
+    return click.argument(
+        "target",
+        metavar="TARGET" if required else "[TARGET]",
+        required=required,
+        shell_complete=_files,
+    )
+
+
+def _hugging_face(batch_names: tuple[str, ...]) -> list[Callable[..., Any]]:
+    """Return the options that say what to make of a Hugging Face model."""
+    return [
+        click.option(
+            "--hf-class",
+            metavar="NAME",
+            show_default="as in config.json, else a causal LM",
+            help="Class of a Hugging Face model, like AutoModelForCausalLM.",
+        ),
+        _size(
+            *batch_names,
+            "micro_batch",
+            default="1",
+            text="Samples in a micro-batch of a Hugging Face model.",
+        ),
+        _size(
+            "--seq-len",
+            default="its positions, at most 2048",
+            text="Tokens of a sample of one, or samples of sound.",
+        ),
+        _size(
+            "--image-size",
+            default="its own",
+            text="Height and width of the images of one.",
+        ),
+    ]
+
+
+def _size(*names: str, default: str, text: str) -> Callable[..., Any]:
+    return click.option(
+        *names, type=POSITIVE, metavar="N", show_default=default, help=text
+    )
