@@ -150,15 +150,19 @@ def _write(profiler: profile, folder: Path) -> None:
     Raises:
         RuntimeGuardError: It cannot be written; on all ranks.
     """
+    name = f"rank{dist.get_rank()}.json"
     with raise_on_all_ranks("writing the profiler's traces"):
-        name = f"rank{dist.get_rank()}.json"
-        temporary = folder / f".{os.getpid()}-{name}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            profiler.export_chrome_trace(str(temporary))
-            temporary.replace(folder / name)
+            _replace(profiler, folder / name, folder / f".{os.getpid()}-{name}")
         except OSError as error:
             message = f"{folder / name} could not be written: {error.strerror or error}"
-            raise PartitionerError(message, hint="is the folder there?") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+            raise PartitionerError(message, hint="give another folder") from error
+
+
+def _replace(profiler: profile, target: Path, aside: Path) -> None:
+    try:
+        profiler.export_chrome_trace(str(aside))
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -105,8 +105,9 @@ def profiled(folder: Path) -> dict[str, Any]:
     engine = engine_of(plan)
     take(engine, 1)
     hooks = _hooks(engine)
+    no_folder = _error(engine, steps=3, traces=Path(__file__))
     found: dict[str, Any] = {
-        "errors": [_error(engine, active=0), _error(engine, steps=2)]
+        "errors": [_error(engine, active=0), _error(engine, steps=2), no_folder]
     }
     with profile_steps(engine, 1, 1, STEPS, traces=folder) as profile:
         take(engine, 2)
@@ -148,9 +149,11 @@ def _profile_of(engine: Any) -> StepProfile:
     return profile
 
 
-def _error(engine: Any, *, active: int = 1, steps: int = 0) -> str:
+def _error(
+    engine: Any, *, active: int = 1, steps: int = 0, traces: Path | None = None
+) -> str:
     try:
-        with profile_steps(engine, 1, 1, active):
+        with profile_steps(engine, 1, 1, active, traces=traces, show=False):
             take(engine, steps)
     except PartitionerError as error:
         return str(error)

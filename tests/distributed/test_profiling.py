@@ -131,7 +131,9 @@ def test_every_rank_writes_its_trace():
 
 def test_errors_say_what_to_do():
     for rank in found()[0]:
-        number, steps = rank["errors"]
+        number, steps, no_folder = rank["errors"]
         assert "active=0" in number
         assert "2 training steps were taken" in steps
         assert "call engine.train_batch 3 times" in steps
+        assert "writing the profiler's traces failed on rank 0 (2 of 2" in no_folder
+        assert "rank0.json could not be written" in no_folder
