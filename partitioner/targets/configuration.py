@@ -137,7 +137,7 @@ def _check(place: str, file: Path, transformers: ModuleType) -> None:
     if kind in transformers.CONFIG_MAPPING:
         return
     if "auto_map" in found:
-        message = f"{place} is a {kind} with Python code of its own, which is not run"
+        message = f"{place}, a {kind!r}, brings Python code of its own: it is not run"
     else:
         version = transformers.__version__
         message = f"{file}: transformers {version} has no architecture {kind!r}"

@@ -46,13 +46,18 @@ def build_target(
     name, why = _class_name(config, file, options.hf_class, library(place))
     model = _built(getattr(library(place), name), config, file, weights=weights)
     made = "random weights" if weights else "no weights"
-    note = f"model: {type(model).__name__}, {why}, with {made}"
+    said = [f"model: {type(model).__name__}, {why}, with {made}"]
+    if getattr(config, "quantization_config", None):
+        dtype = str(model.dtype).removeprefix("torch.")
+        said.append(
+            f"quantization: {file.name}'s is left out; the weights count as {dtype}"
+        )
     inputs, notes = make_inputs(model, options)
     return Target(
         name=f"{place} ({type(model).__name__})",
         model=model,
         example_inputs=inputs,
-        notes=(note, *notes),
+        notes=(*said, *notes),
     )
 
 

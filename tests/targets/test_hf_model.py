@@ -126,8 +126,19 @@ def test_code_of_a_model_s_own_is_not_run(tmp_path: Path) -> None:
     changes = {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}
     (tmp_path / "own.py").write_text("raise SystemExit('this ran')")
     error = failure(edited(write(tmp_path, "BertModel"), **changes))
-    assert "is a own with Python code of its own, which is not run" in error.message
+    assert "'own', brings Python code of its own: it is not run" in error.message
     assert "model.py" in error.hint
+
+
+def test_quantization_is_told_to_be_left_out(tmp_path: Path) -> None:
+    settings = {"quant_method": "gptq", "bits": 4}
+    folder = edited(write(tmp_path, "GPT2LMHeadModel"), quantization_config=settings)
+    notes = load(folder).notes
+    assert any(
+        note.startswith("quantization: config.json's is left out") for note in notes
+    )
+    plain = write(tmp_path / "plain", "GPT2LMHeadModel")
+    assert not any(note.startswith("quantization") for note in load(plain).notes)
 
 
 def test_a_class_that_is_named_but_not_there(tmp_path: Path) -> None:
