@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.capture_405b import llama_on_meta
 from partitioner import partition
-from partitioner.plan_page import page_document
+from partitioner.plan.page import page_document
 from partitioner.report.html import html_page
 from tests.report.html.browser import marks, open_page, opened_browser
 

@@ -4,7 +4,7 @@ import pytest
 
 from partitioner.assess.layers import whole_layers
 from tests.assess.cases import Tower, tower
-from tests.test_plan import plan_of
+from tests.plan.test_plan import plan_of
 
 
 def layers_of(plan):

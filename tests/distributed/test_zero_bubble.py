@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from partitioner import partition
 from partitioner.errors import OptionError
-from partitioner.plan_stages import put_off_bytes_by_stage
+from partitioner.plan.stages import put_off_bytes_by_stage
 from partitioner.runtime.weight_gradients import PutOff
 from partitioner.simulate import Compute, zero_bubble
 from tests.distributed.engine_cases import CASES, FOUR, Tagger, pairs

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioner import Plan, partition
-from partitioner.plan_page import page_document
+from partitioner.plan.page import page_document
 from partitioner.report.html import html_page
 from tests.zoo.entry import example
 from tests.zoo.registry import ENTRIES

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from partitioner.cli_options import POSITIVE
+from partitioner.cli.options import POSITIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

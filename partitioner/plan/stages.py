@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from partitioner.cost.memory import Engine, HeldBytes
     from partitioner.costed import CostedGraph
     from partitioner.emit import Placement
-    from partitioner.plan_training import TrainablePlan
+    from partitioner.plan.training import TrainablePlan
     from partitioner.solve import Score, StageScore
 
 __all__ = ["StagePlan", "check_put_off", "put_off_bytes_by_stage", "stage_plans"]

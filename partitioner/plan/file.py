@@ -36,8 +36,8 @@ from partitioner.options import Options
 from partitioner.solve import Assignment, check
 
 if TYPE_CHECKING:
-    from partitioner.plan import Plan
-    from partitioner.plan_training import TrainablePlan
+    from partitioner.plan.plan import Plan
+    from partitioner.plan.training import TrainablePlan
 
 __all__ = ["load_plan", "payload", "read_document", "save_plan"]
 

@@ -8,7 +8,7 @@ import torch
 
 from partitioner import PartitionerError, Plan, PlanMismatchError, partition
 from tests.models import MODELS, gpt2
-from tests.test_plan import plan_of
+from tests.plan.test_plan import plan_of
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Tests of partitioner.cli_doctor: real files, exact exit codes."""
+"""Tests of partitioner.cli.doctor: real files, exact exit codes."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch import fx
 
     from partitioner.costed import CostedGraph
-    from partitioner.plan import Plan
-    from partitioner.plan_stages import StagePlan
+    from partitioner.plan.plan import Plan
+    from partitioner.plan.stages import StagePlan
 
 __all__ = ["plan_dict"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from partitioner.cli_encoding import say
+from partitioner.cli.encoding import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from partitioner.cli_target import Typed
+    from partitioner.cli.target import Typed
     from partitioner.plan import Plan
     from partitioner.targets import Target
 

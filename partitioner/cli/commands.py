@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from partitioner.cli_checkpoints import export, import_
-from partitioner.cli_doctor import doctor
-from partitioner.cli_encoding import degrade, say
-from partitioner.cli_inspect import inspect
-from partitioner.cli_options import JSON, POSITIVE, file_option, planning
-from partitioner.cli_output import opened, planned, show, status
-from partitioner.cli_target import Typed, target_argument
-from partitioner.cli_timeline import replan, trace
-from partitioner.cli_tune import tune
-from partitioner.cli_version import version_option
+from partitioner.cli.checkpoints import export, import_
+from partitioner.cli.doctor import doctor
+from partitioner.cli.encoding import degrade, say
+from partitioner.cli.inspection import inspect
+from partitioner.cli.options import JSON, POSITIVE, file_option, planning
+from partitioner.cli.output import opened, planned, show, status
+from partitioner.cli.target import Typed, target_argument
+from partitioner.cli.timeline import replan, trace
+from partitioner.cli.tune import tune
+from partitioner.cli.version import version_option
 from partitioner.errors import PartitionerError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from partitioner.cost.given import operator_name
 from partitioner.cost.units import takes_part
 from partitioner.cost.weights import read_weights
 from partitioner.graph import info
-from partitioner.plan_costs import Part, part_row
+from partitioner.plan.costs import Part, part_row
 from partitioner.report.names import compress_names
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from partitioner.plan import Plan
+    from partitioner.plan.plan import Plan
 
 __all__ = ["OUTSIDE", "outline"]
 

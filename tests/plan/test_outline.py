@@ -1,4 +1,4 @@
-"""Tests of partitioner.plan_outline: which boxes there are, and what flows."""
+"""Tests of partitioner.plan.outline: which boxes there are, and what flows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioner import Plan, partition
-from partitioner.plan_outline import OUTSIDE, outline
+from partitioner.plan.outline import OUTSIDE, outline
 
 WIDTH = 8
 BYTES = 2 * WIDTH * 4  # one activation of two rows
@@ -114,7 +114,7 @@ def test_boxes_add_up_to_the_model():
     assert root["forward_flops"] == plan.costed.total.forward_flops
     assert children[4]["parameters"] == 2 * (WIDTH * WIDTH + WIDTH)
     assert children[4]["kind"] == "Block"
-    assert "test_plan_outline.py:" in children[4]["source"]
+    assert "test_outline.py:" in children[4]["source"]
 
 
 def test_recomputed_boxes_say_so():

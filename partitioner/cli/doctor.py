@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from partitioner.cli_encoding import say
-from partitioner.cli_options import JSON, POSITIVE, file_option
-from partitioner.cli_output import show
+from partitioner.cli.encoding import say
+from partitioner.cli.options import JSON, POSITIVE, file_option
+from partitioner.cli.output import show
 
 __all__ = ["doctor"]
 
@@ -82,7 +82,7 @@ def doctor(
     with redirect_stdout(sys.stderr):
         from partitioner.doctor import config_text, examine, read_config, read_machine
         from partitioner.files import write_whole
-        from partitioner.plan_file import read_document
+        from partitioner.plan.file import read_document
         from partitioner.report.diagnosis import diagnosis_report
 
         found = read_config(config_file)

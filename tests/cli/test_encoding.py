@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from partitioner.cli import main
-from partitioner.cli_encoding import degrade
+from partitioner.cli.encoding import degrade
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 MODEL = """
 import torch

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from partitioner.costed import CostedGraph
-    from partitioner.plan import Plan
+    from partitioner.plan.plan import Plan
 
 __all__ = ["DEPTH", "By", "Part", "Sort", "breakdown", "note_prices", "part_row"]
 

@@ -17,12 +17,12 @@ from partitioner.cost.memory import Engine
 from partitioner.emit import Placement
 from partitioner.files import write_whole
 from partitioner.graph import ModelGraph, info
-from partitioner.plan_costs import DEPTH, By, Sort, breakdown
-from partitioner.plan_file import load_plan, save_plan
-from partitioner.plan_page import save_page
-from partitioner.plan_stages import StagePlan, stage_plans
-from partitioner.plan_training import TrainablePlan
-from partitioner.plan_view import plan_dict
+from partitioner.plan.costs import DEPTH, By, Sort, breakdown
+from partitioner.plan.file import load_plan, save_plan
+from partitioner.plan.page import save_page
+from partitioner.plan.stages import StagePlan, stage_plans
+from partitioner.plan.training import TrainablePlan
+from partitioner.plan.view import plan_dict
 from partitioner.report import plan_text
 from partitioner.runtime.timeline import trace_steps
 from partitioner.simulate import chrome_trace, grid

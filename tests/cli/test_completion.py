@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 import partitioner
 from partitioner.cli import main
-from partitioner.cli_version import _PACKAGES
+from partitioner.cli.version import _PACKAGES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def asked(words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -76,7 +76,7 @@ def test_version_names_what_results_depend_on() -> None:
 
 def test_version_without_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = (*_PACKAGES, "no-such-package-x")
-    monkeypatch.setattr("partitioner.cli_version._PACKAGES", missing)
+    monkeypatch.setattr("partitioner.cli.version._PACKAGES", missing)
     result = CliRunner().invoke(main, ["--version"])
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1] == "no-such-package-x not installed"

@@ -1,4 +1,4 @@
-"""Tests of partitioner.plan_costs: what modules, operators and nodes add up to."""
+"""Tests of partitioner.plan.costs: what modules, operators and nodes add up to."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from partitioner.emit import Layers, Placement, emit
 from partitioner.emit.build import batch_adapter, build_pipeline, layer_specs
 from partitioner.emit.ds_config import ds_config
 from partitioner.emit.weights import weighted
-from partitioner.plan_costs import note_prices
-from partitioner.plan_file import payload
-from partitioner.plan_stages import StagePlan, check_put_off
+from partitioner.plan.costs import note_prices
+from partitioner.plan.file import payload
+from partitioner.plan.stages import StagePlan, check_put_off
 from partitioner.runtime.compile_options import compile_options
 from partitioner.runtime.engine import initialize
 from partitioner.runtime.parameter_groups import parameter_groups
@@ -37,7 +37,7 @@ __all__ = ["TrainablePlan"]
 
 
 class TrainablePlan(ABC):
-    """The training half of :class:`~partitioner.plan.Plan`."""
+    """The training half of :class:`~partitioner.plan.plan.Plan`."""
 
     costed: CostedGraph
     problem: Problem

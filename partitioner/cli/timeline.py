@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from partitioner.cli_encoding import say
-from partitioner.cli_options import EXISTING_FILE, JSON, file_option
-from partitioner.cli_output import opened, progress, show, status
-from partitioner.cli_target import Typed, target_argument
+from partitioner.cli.encoding import say
+from partitioner.cli.options import EXISTING_FILE, JSON, file_option
+from partitioner.cli.output import opened, progress, show, status
+from partitioner.cli.target import Typed, target_argument
 
 if TYPE_CHECKING:
     from pathlib import Path

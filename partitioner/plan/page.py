@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from partitioner.files import write_whole
-from partitioner.plan_outline import outline
+from partitioner.plan.outline import outline
 from partitioner.report.html import html_page, require_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from partitioner.plan import Plan
+    from partitioner.plan.plan import Plan
 
 __all__ = ["page_document", "save_page"]
 

@@ -15,7 +15,7 @@ from partitioner import (
     RuntimeGuardError,
     partition,
 )
-from partitioner.plan_stages import put_off_bytes_by_stage
+from partitioner.plan.stages import put_off_bytes_by_stage
 from tests.models import MODELS
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from partitioner.cli_encoding import say
-from partitioner.cli_options import JSON, POSITIVE, options_of
-from partitioner.cli_output import opened, progress, show
-from partitioner.cli_target import Typed, target_argument
+from partitioner.cli.encoding import say
+from partitioner.cli.options import JSON, POSITIVE, options_of
+from partitioner.cli.output import opened, progress, show
+from partitioner.cli.target import Typed, target_argument
 
 __all__ = ["tune"]
 

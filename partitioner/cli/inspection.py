@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from partitioner.cli_encoding import say
-from partitioner.cli_options import (
+from partitioner.cli.encoding import say
+from partitioner.cli.options import (
     EXISTING_FILE,
     JSON,
     POSITIVE,
@@ -15,15 +15,15 @@ from partitioner.cli_options import (
     planning,
     refuse_planning,
 )
-from partitioner.cli_output import bound, planned, progress, show
-from partitioner.cli_target import Typed, target_argument
+from partitioner.cli.output import bound, planned, progress, show
+from partitioner.cli.target import Typed, target_argument
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from partitioner.plan import Plan
-    from partitioner.plan_costs import By, Sort
+    from partitioner.plan.costs import By, Sort
 
 __all__ = ["inspect"]
 

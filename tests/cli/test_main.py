@@ -1,4 +1,4 @@
-"""Tests of partitioner.cli: real targets, real plans, exact exit codes."""
+"""Tests of partitioner.cli.commands: real targets, real plans, exact exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import partitioner
 from partitioner.cli import main
 from partitioner.targets import open_target
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 MODEL = """
 import torch
@@ -271,8 +271,8 @@ def python(*arguments: str, cwd: Path, **environment: str) -> Any:
 
 def test_help_loads_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from click.testing import CliRunner; from partitioner.cli "
-        "import main; result = CliRunner().invoke(main, ['inspect', '--help']); "
+        "import sys; from click.testing import CliRunner; from partitioner.cli import "
+        "main; result = CliRunner().invoke(main, ['inspect', '--help']); "
         "assert result.exit_code == 0; print('torch' in sys.modules)"
     )
     done = python("-c", code, cwd=tmp_path)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from partitioner.cli_encoding import say
-from partitioner.cli_output import opened
-from partitioner.cli_target import Typed, target_argument
+from partitioner.cli.encoding import say
+from partitioner.cli.output import opened
+from partitioner.cli.target import Typed, target_argument
 
 __all__ = ["export", "import_"]
 
