@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["put_off_bytes"]
 
-_CONVOLUTIONS = (
-    nn.Conv1d, nn.Conv2d, nn.Conv3d,
-    nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
+_Convolution = (
+    nn.Conv1d | nn.Conv2d | nn.Conv3d
+    | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 )  # fmt: skip
 
 
@@ -51,11 +51,13 @@ def _copies(graph: ModelGraph, node: fx.Node) -> int:
     """Return how many tensors of the result's size wait; 0: nothing is put off."""
     if node.op == "call_module":
         module = graph.model.get_submodule(str(node.target))
-        if not all(isinstance(arg, fx.Node) and trains(arg) for arg in node.args[:1]):
-            return 0
-        if isinstance(module, nn.Linear):
-            return 1
-        inside = (nn.Linear, nn.MultiheadAttention, *_CONVOLUTIONS)
+        if isinstance(module, nn.Linear | _Convolution):
+            given = [arg for arg in node.args[:1] if isinstance(arg, fx.Node)]
+            if not all(map(trains, given)):
+                return 0
+            return 1 if isinstance(module, nn.Linear) else 2
+        # What it is given may be ids, and yet its layers wait.
+        inside = nn.Linear | _Convolution | nn.MultiheadAttention
         return 2 if any(isinstance(each, inside) for each in module.modules()) else 0
     function: Any = node.target
     place = WEIGHT_AT.get(function) if node.op == "call_function" else None

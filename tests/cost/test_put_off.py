@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from partitioner.capture import capture
 from partitioner.cost.put_off import put_off_bytes
+from partitioner.graph import info
 
 ROWS, WIDTH = 6, 4
 ONE = ROWS * WIDTH * 4
@@ -64,3 +65,23 @@ def test_a_convolution_keeps_its_result_as_well():
 def test_other_layers_put_nothing_off():
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH))
     assert counted(model) == 0
+
+
+class Sentence(nn.Module):
+    """Reads ids, and has a layer behind its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.mix = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.mix(self.words(ids))
+
+
+def test_a_module_that_runs_whole_keeps_all_that_it_saves():
+    ids = torch.zeros(ROWS, dtype=torch.int64)
+    graph = capture(nn.Sequential(Sentence(), nn.Tanh()), ids, leaf=["0"])
+    (leaf,) = (node for node in graph.graph.nodes if node.target == "0")
+    saved = sum(dict(info(leaf).saved).values())
+    assert put_off_bytes(graph, [leaf]) == saved + 2 * ONE
+    assert saved >= ONE
