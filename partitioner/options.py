@@ -77,7 +77,7 @@ class Options:
             memory_limit: Bytes, or text like ``"24GiB"``; None: no limit given.
             optimizer: Name of the optimizer whose states take memory.
             checkpointing: ``"none"``, ``"auto"`` or ``"all"``.
-            schedule: ``"1f1b"`` or ``"dualpipev"``.
+            schedule: ``"1f1b"``, ``"eager-1f1b"`` or ``"dualpipev"``.
             solver: ``"cbc"`` or ``"highs"``.
             gap: Relative distance from the optimum at which to stop, 0 to 1.
             time_limit_s: Seconds for the solver.

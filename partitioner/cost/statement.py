@@ -69,7 +69,7 @@ def problem(
         checkpointing: Whether blocks may, must or must not be recomputed.
         optimizer: Key of ``memory.OPTIMIZER_STATES``.
         objective: What to minimise: "step" or "bottleneck".
-        schedule: "1f1b" or "dualpipev".
+        schedule: "1f1b", "eager-1f1b" or "dualpipev".
         devices: What each rank runs on; empty: all alike.
         cluster: Which nodes the ranks stand on; None: all on one.
         replicas: Pipelines side by side.

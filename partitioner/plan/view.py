@@ -14,7 +14,7 @@ from partitioner.version import __version__
 if TYPE_CHECKING:
     from torch import fx
 
-    from partitioner.costed import CostedGraph
+    from partitioner.costed import CostedGraph, Unpriced
     from partitioner.plan.plan import Plan
     from partitioner.plan.stages import StagePlan
 
@@ -54,26 +54,24 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "guards": [_lists(asdict(guard)) for guard in plan.graph.guards],
         "assumptions": list(plan.graph.assumptions),
         "warnings": list(plan.assignment.warnings),
-        "unpriced": [
-            {
-                "operator": item.operator,
-                "count": item.count,
-                "where": f"{item.module or 'the root'} ({item.source})",
-            }
-            for item in plan.costed.unpriced
-        ],
-        "units": {
-            unit.name: stage
-            for unit, stage in zip(
-                plan.problem.units, plan.assignment.stage_of, strict=True
-            )
-        },
+        "unpriced": [_unpriced(item) for item in plan.costed.unpriced],
+        **_decisions(plan),
+    }
+
+
+def _unpriced(item: Unpriced) -> dict[str, Any]:
+    where = f"{item.module or 'the root'} ({item.source})"
+    return {"operator": item.operator, "count": item.count, "where": where}
+
+
+def _decisions(plan: Plan) -> dict[str, Any]:
+    """Return the stage of every unit, and the units that are recomputed."""
+    names = [unit.name for unit in plan.problem.units]
+    stage_of, recomputed = plan.assignment.stage_of, plan.assignment.recomputed
+    return {
+        "units": dict(zip(names, stage_of, strict=True)),
         "recomputed_units": [
-            unit.name
-            for unit, again in zip(
-                plan.problem.units, plan.assignment.recomputed, strict=True
-            )
-            if again
+            name for name, again in zip(names, recomputed, strict=True) if again
         ],
     }
 
