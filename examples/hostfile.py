@@ -39,11 +39,16 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1)
     options = parser.parse_args()
 
-    hosts = fetch_hostfile(options.hostfile) or {"this machine": 2}
+    hosts = fetch_hostfile(options.hostfile)
+    if not hosts:
+        parser.error(f"{options.hostfile}: there is no such file, or no node in it")
     slots = set(hosts.values())
     if len(slots) > 1:
         parser.error(f"nodes of unequal size: {dict(hosts)}")
     (each,) = slots
+    devices = each * len(hosts)
+    if options.replicas < 1 or devices % options.replicas:
+        parser.error(f"{options.replicas} replicas cannot share {devices} devices")
     plan = plan_for(each, len(hosts), options.between_nodes, options.replicas)
 
     names = list(hosts)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from partitioner import InitialWeights
+from partitioner import InitialWeights, OptionError
 from partitioner.plan import Plan
 from partitioner.runtime.agreement import gather
 from partitioner.targets import HuggingFaceOptions, open_target
@@ -67,7 +67,8 @@ def _told(error: BaseException) -> dict[str, Any]:
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
-        error = error.__cause__ or error.__context__
+        handled = None if error.__suppress_context__ else error.__context__
+        error = error.__cause__ or handled
 
 
 def _lacks_memory(error: BaseException) -> bool:
@@ -133,6 +134,11 @@ def _some_loss(output: Any, _labels: Any) -> Tensor:
         for leaf in pytree.tree_leaves(output)
         if isinstance(leaf, Tensor) and leaf.requires_grad
     ]
+    if not leaves:
+        raise OptionError(
+            f"the output ({type(output).__name__}) has no tensor with a gradient",
+            hint="let the target have a loss_fn and example_labels",
+        )
     means = [leaf.float().square().mean() for leaf in leaves]
     return torch.stack(means).sum()
 

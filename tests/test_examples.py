@@ -85,3 +85,19 @@ def test_nodes_of_unequal_size_are_refused(run, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as stopped:
         run("hostfile.py", hosts)
     assert stopped.value.code == 2
+
+
+@pytest.mark.parametrize("replicas", ["0", "3"])
+def test_replicas_that_cannot_share_the_devices_are_refused(
+    run, tmp_path: Path, replicas: str
+) -> None:
+    hosts = written(tmp_path, "node-a slots=4", "node-b slots=4")
+    with pytest.raises(SystemExit) as stopped:
+        run("hostfile.py", hosts, "--replicas", replicas)
+    assert stopped.value.code == 2
+
+
+def test_a_hostfile_that_is_not_there_is_refused(run, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run("hostfile.py", tmp_path / "nowhere")
+    assert stopped.value.code == 2

@@ -29,6 +29,8 @@ __all__ = ["Devices", "measure"]
 WORKER = "partitioner.tune_worker"
 LIMIT_S = 1800.0
 """What one layout may take in all, with loading and building."""
+GRACE_S = 60.0
+"""For the launcher to end its ranks: it kills those that do not end in 30 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +130,21 @@ def _launched(folder: Path, processes: int) -> int | None:
         except subprocess.TimeoutExpired:
             return None
         finally:
-            if process.poll() is None:  # too long, or interrupted: with all its ranks
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            if process.poll() is None:  # too long, or interrupted
+                _end(process)
+
+
+def _end(launcher: subprocess.Popen[Any]) -> None:
+    """End the launcher with its ranks, which have sessions of their own.
+
+    Only it knows them, and ends them when it is asked to end.
+    """
+    launcher.terminate()
+    try:
+        launcher.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.wait()
 
 
 def _read(folder: Path, code: int | None) -> Measured:

@@ -40,6 +40,41 @@ example_inputs = torch.zeros(2, 32)
 '''
 
 
+SLEEPER = """
+import os, pathlib, time, torch
+from torch import nn
+
+class Sleeper(nn.Linear):
+    def forward(self, x):
+        if type(x) is torch.Tensor and "RANK" in os.environ:
+            pathlib.Path(__file__).with_name(f"pid{os.getpid()}").touch()
+            time.sleep(600)
+        return super().forward(x)
+
+def model():
+    return nn.Sequential(Sleeper(32, 32), Sleeper(32, 32))
+
+example_inputs = torch.zeros(2, 32)
+"""
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(300)
+def test_what_takes_too_long_is_ended_with_its_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(_read.__globals__, "LIMIT_S", 25.0)
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    words = ["tune", f"{tmp_path / 'sleeper.py'}:model", "--gpus", "2", "--batch", "16"]
+    words += ["--device", "h100", "--measure", "1", "--leaf", "*", "--json"]
+    result = CliRunner().invoke(main, words)
+    reasons = [row["measured_reason"] for row in json.loads(result.stdout)["rows"]]
+    assert "stopped: it took more than 25 s" in reasons
+    pids = [int(path.name.removeprefix("pid")) for path in tmp_path.glob("pid*")]
+    assert pids
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
 @pytest.mark.distributed
 @pytest.mark.timeout(300)
 def test_what_runs_is_measured_and_what_runs_out_of_memory_is_named(tmp_path: Path):
