@@ -86,11 +86,12 @@ def _parts(nodes: Sequence[fx.Node]) -> Mapping[int, list[fx.Node]]:
 
     Weights are left out, since each block takes its own, but for what is returned.
     """
+    last = max((node.meta.get(BLOCK, 0) for node in nodes), default=0)
     number: dict[fx.Node, int] = {}
     for node in reversed(nodes):
         users = [number[user] for user in node.users if user in number]
         own = node.meta.get(BLOCK)
-        number[node] = min(users, default=0) if own is None else own
+        number[node] = min(users, default=last) if own is None else own
     parts: dict[int, list[fx.Node]] = {}
     for node in nodes:
         taken = node.op == "get_attr" and not _is_returned(node)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from deepspeed.runtime.pipe.dualpipev import DualPipeVEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-__all__ = ["stage_of", "watched_instructions"]
+    from partitioner.runtime.segment import Segment
+
+__all__ = ["stage_of", "watched_instructions", "watched_recomputation"]
 
 _MAP = "_INSTRUCTION_MAP"  # DeepSpeed has no public name for it
 
@@ -36,6 +39,32 @@ def watched_instructions(
             delattr(engine, _MAP)  # the class's is there again
         else:
             setattr(engine, _MAP, own)
+
+
+@contextmanager
+def watched_recomputation(
+    layer: Segment, around: Callable[[], AbstractContextManager[None]]
+) -> Iterator[None]:
+    """Let something stand around what a layer computes again, meanwhile.
+
+    Whoever stood there before stays, further out.
+
+    Args:
+        layer: One of a pipeline's.
+        around: Makes the context of one recomputation.
+    """
+    before = layer.around_recomputation
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with before() if before else nullcontext(), around():
+            yield
+
+    layer.around_recomputation = both
+    try:
+        yield
+    finally:
+        layer.around_recomputation = before
 
 
 def stage_of(engine: Any, phase: int) -> int:

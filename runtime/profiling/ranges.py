@@ -12,7 +12,11 @@ from torch._C._autograd import _get_sequence_nr
 from torch.jit import ScriptModule
 from torch.profiler import record_function
 
-from partitioner.runtime.instructions import stage_of, watched_instructions
+from partitioner.runtime.instructions import (
+    stage_of,
+    watched_instructions,
+    watched_recomputation,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,7 +128,6 @@ class Ranges:
     @contextmanager
     def _watched(self, layer: Segment) -> Iterator[None]:
         handles: list[RemovableHandle] = []
-        layer.around_recomputation = partial(self._range, "")
         if not layer.is_compiled:
             called = {
                 id(each): (inner, each)
@@ -134,9 +137,9 @@ class Ranges:
             for inner, each in called.values():
                 handles += self._hooked(inner, each)
         try:
-            yield
+            with watched_recomputation(layer, partial(self._range, "")):
+                yield
         finally:
-            layer.around_recomputation = None
             for handle in handles:
                 handle.remove()
 

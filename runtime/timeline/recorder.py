@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from deepspeed.runtime.pipe import schedule as deepspeed
 
-from partitioner.runtime.instructions import stage_of, watched_instructions
+from partitioner.runtime.instructions import (
+    stage_of,
+    watched_instructions,
+    watched_recomputation,
+)
 from partitioner.runtime.timeline.clock import Clock
 
 if TYPE_CHECKING:
@@ -159,14 +163,13 @@ class Recorder:
     @contextmanager
     def _watched(self, layer: Segment) -> Iterator[None]:
         handles: list[torch.utils.hooks.RemovableHandle] = []
-        layer.around_recomputation = self._recomputation
         if self._modules and not layer.is_compiled:
             for path, module in layer.whole_modules.items():
                 handles += self._hooked(path, module)
         try:
-            yield
+            with watched_recomputation(layer, self._recomputation):
+                yield
         finally:
-            layer.around_recomputation = None
             for handle in handles:
                 handle.remove()
 

@@ -127,3 +127,13 @@ def test_a_value_is_let_go_after_its_last_reader():
 
     compiled_blocks(graph, "chain", watching)(None, torch.ones(1))
     assert alive == [0, 1, 1]
+
+
+def test_what_only_the_result_reads_comes_last():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    made = put(graph.call_function(torch.neg, (x,)), 3)
+    rows = graph.call_method("size", (made, 0))
+    graph.output((made, rows))
+    run = compiled_blocks(graph, "size", lambda function: function)
+    assert run(None, torch.ones(5))[1] == 5
