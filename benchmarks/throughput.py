@@ -136,7 +136,7 @@ def _run(
         "losses": steps.losses,
     }
     if options.profile and isinstance(runner, EngineRunner):
-        found["profile"] = profiled(runner, setting.device)
+        found["profile"] = profiled(runner, setting.device, _trace(key, options))
     cut, everyone = runner.cut, gather(found)
     runner.close()
     del runner
@@ -159,6 +159,15 @@ def _run(
         profiles = [each["profile"] for each in everyone if "profile" in each]
         results.add(key, **line, profiles=profiles)
         _say(key, line, profiles)
+
+
+def _trace(key: Key, options: argparse.Namespace) -> Path | None:
+    """Return the file for this rank's trace, if traces are wanted."""
+    if not options.traces:
+        return None
+    name = "-".join(map(str, key)).replace("/", "-")
+    folder: Path = options.out
+    return folder / "traces" / f"{name}-rank{dist.get_rank()}.json.gz"
 
 
 def _built(variant: Variant) -> Runner | None:
@@ -212,6 +221,9 @@ def _options() -> argparse.Namespace:
         "--budget-s", type=float, default=float("inf"), help="begin nothing after this"
     )
     parser.add_argument("--profile", action="store_true", help="say where time goes")
+    parser.add_argument(
+        "--traces", action="store_true", help="with --profile: write torch's traces"
+    )
     parser.add_argument("--retry", action="store_true", help="run again what failed")
     parser.add_argument("--out", type=Path, default=Path("build/throughput"))
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")

@@ -8,6 +8,7 @@ one. Here a stage sends and goes on, and has a receive posted for what comes nex
 from __future__ import annotations
 
 from collections import deque
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -75,7 +76,7 @@ class Eager(PipelineEngine):
         self.MIXED_SHAPES = False
         # Messages of one communicator of NCCL's stand in line: each way has its own.
         waits = "gloo" not in dist.get_backend()
-        self._upwards = dist.new_group() if waits else None
+        self._upwards = _second_group(dist.group.WORLD) if waits else None
         self._INSTRUCTION_MAP = {
             **self._INSTRUCTION_MAP,
             schedule.BackwardPass: Eager._eager_backward_pass,
@@ -209,6 +210,17 @@ class _Sent:
         for work in self._works:
             work.wait()
         self._works, self._tensors = [], []
+
+
+@lru_cache(maxsize=1)
+def _second_group(_world: Any) -> dist.ProcessGroup:
+    """Return another group of all ranks: one for all engines of a process.
+
+    It ends with the world's. Ending it with an engine would have ranks wait for one
+    another wherever an engine is thrown away.
+    """
+    group: dist.ProcessGroup = dist.new_group()
+    return group
 
 
 def _tensors(value: Any) -> Sequence[Tensor]:

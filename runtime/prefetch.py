@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from concurrent.futures import Future
 
 __all__ = ["Prefetched"]
 
@@ -23,8 +25,9 @@ class Prefetched:
 
     DeepSpeed copies each when it is used, from pageable memory: the host waits until
     all that it has launched has run. Here each goes from pinned memory, on a stream of
-    its own, some time before. On other devices than CUDA's micro-batches are handed out
-    as they are.
+    its own, some time before; a thread of its own pins it, since images take as long to
+    be copied within the host's memory as many launches. On other devices than CUDA's
+    micro-batches are handed out as they are.
 
     Args:
         device: Where they are used.
@@ -32,8 +35,9 @@ class Prefetched:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._thread = ThreadPoolExecutor(1, "prefetch")
         self._waiting: deque[Any] = deque()
-        self._copied: deque[tuple[Any, torch.cuda.Event]] = deque()
+        self._copied: deque[Future[tuple[Any, torch.cuda.Event]]] = deque()
         self._wanted = (True, True)
 
     def __len__(self) -> int:
@@ -48,8 +52,10 @@ class Prefetched:
             inputs: This rank uses the inputs.
             labels: This rank uses the labels.
         """
-        self._waiting = deque(batches)
+        for copy in self._copied:
+            copy.cancel()
         self._copied.clear()
+        self._waiting = deque(batches)
         self._wanted = (inputs, labels)
         self._copy_ahead()
 
@@ -61,7 +67,7 @@ class Prefetched:
         """
         if self._stream is None:
             return self._waiting.popleft()
-        batch, copied = self._copied.popleft()
+        batch, copied = self._copied.popleft().result()
         self._copy_ahead()
         here = torch.cuda.current_stream(self._stream.device)
         here.wait_event(copied)
@@ -73,21 +79,27 @@ class Prefetched:
     def _copy_ahead(self) -> None:
         while self._stream and self._waiting and len(self._copied) < DEPTH:
             batch = self._waiting.popleft()
-            with torch.cuda.stream(self._stream):
-                if isinstance(batch, tuple):
-                    batch = tuple(
-                        self._moved(part) if wanted else part
-                        for part, wanted in zip(batch, self._wanted, strict=True)
-                    )
-                self._copied.append((batch, self._stream.record_event()))
+            copy = self._thread.submit(_copy, batch, self._wanted, self._stream)
+            self._copied.append(copy)
 
-    def _moved(self, tensors: Any) -> Any:
-        return pytree.tree_map_only(Tensor, self._copied_to_device, tensors)
 
-    def _copied_to_device(self, tensor: Tensor) -> Tensor:
-        if tensor.device.type != "cpu" or self._stream is None:
+def _copy(
+    batch: Any, wanted: tuple[bool, bool], stream: torch.cuda.Stream
+) -> tuple[Any, torch.cuda.Event]:
+    """Begin to copy what is wanted; return it with what says that it is there."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        if tensor.device.type != "cpu":
             return tensor
         if not tensor.is_pinned():
             # In the same order in memory: images may be channels-last.
             tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)
-        return tensor.to(self._stream.device, non_blocking=True)
+        return tensor.to(stream.device, non_blocking=True)
+
+    with torch.cuda.stream(stream):
+        if isinstance(batch, tuple):
+            batch = tuple(
+                pytree.tree_map_only(Tensor, moved, part) if want else part
+                for part, want in zip(batch, wanted, strict=True)
+            )
+        return batch, stream.record_event()

@@ -16,7 +16,7 @@ from partitioner import Measurements, Plan, measure_model, partition
 from partitioner.solve import score
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from torch import nn
@@ -109,6 +109,7 @@ class Planner:
         compiled: bool = False,
         on_device: bool = False,
         zero_bubble: bool = False,
+        config: Mapping[str, Any] = QUIET,
     ) -> EngineRunner:
         """Build a plan's pipeline over all ranks.
 
@@ -117,6 +118,7 @@ class Planner:
             compiled: Stages and loss run under ``torch.compile``.
             on_device: The batches are on the device; else in pageable memory.
             zero_bubble: As for ``Plan.initialize``.
+            config: Likewise.
         """
         workload = self.setting.workload
         loss: Any = workload.model_loss
@@ -127,7 +129,7 @@ class Planner:
         engine, *_ = plan.initialize(
             loss,
             weights=str(self.setting.weights),
-            config=QUIET,
+            config=config,
             module=options,
             zero_bubble=zero_bubble,
         )

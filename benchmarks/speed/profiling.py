@@ -10,6 +10,8 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.speed.timing import Clock
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from benchmarks.speed.runner import EngineRunner
 
 __all__ = ["profiled"]
@@ -29,13 +31,20 @@ _PARTS = {
 }
 
 
-def profiled(runner: EngineRunner, device: torch.device) -> dict[str, Any]:
+def profiled(
+    runner: EngineRunner, device: torch.device, trace: Path | None = None
+) -> dict[str, Any]:
     """Return the seconds of one step by what they were spent on, on this rank.
 
     ``stream`` is what the compute stream saw between the beginning and the end of each
     kind of instruction. ``kernels`` is what kernels themselves took in another step, by
     kind; ``gaps`` is what the compute stream stood still in forward, backward and
     optimizer because the host had not launched anything.
+
+    Args:
+        runner: Takes the steps.
+        device: This rank's.
+        trace: A file for what host and device do in one more step.
     """
     found: dict[str, Any] = {"stream": _stream(runner, device)}
     if device.type == "cuda":
@@ -45,7 +54,19 @@ def profiled(runner: EngineRunner, device: torch.device) -> dict[str, Any]:
     step = sum(found["stream"].values())
     compute = found.get("kernels", {}).get("compute", step - _idle(found["stream"]))
     found["bubble"] = 1 - compute / step
+    if trace is not None:
+        _export(runner, trace)
     return found
+
+
+def _export(runner: EngineRunner, file: Path) -> None:
+    """Write torch's trace of one step: operations of the host, launches, kernels."""
+    with profile() as trace:
+        runner.step()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    trace.export_chrome_trace(str(file))
 
 
 def _idle(stream: dict[str, float]) -> float:
