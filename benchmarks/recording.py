@@ -46,10 +46,11 @@ def main() -> None:
         micro_batches=options.micro_batches,
     )
     planner = Planner(setting, options.out)
-    plan = planner.plan(compiled=False, whole_layers=False)
+    plan = planner.plan(compiled=options.compiled, whole_layers=False)
     curves = options.out / "curves"
     monitor = {"enabled": True, "output_path": str(curves), "job_name": "recording"}
-    runner = planner.run(plan, config={**QUIET, "csv_monitor": monitor})
+    config = {**QUIET, "csv_monitor": monitor}
+    runner = planner.run(plan, compiled=options.compiled, config=config)
     for _ in range(2):
         runner.step()
     _overhead(plan, runner.engine, runner.step, options)
@@ -92,8 +93,9 @@ def _overhead(
             f"step {plain_s * 1e3:.1f} ms, recorded {recorded_s * 1e3:.1f} ms: "
             f"{100 * (recorded_s / plain_s - 1):+.2f} %; shortest to shortest "
             f"{100 * least:+.2f} %",
-            flush=True,
         )
+        for key, what in ((False, "plain"), (True, "recorded")):
+            print(what, *(f"{each * 1e3:.1f}" for each in seconds[key]), flush=True)
 
 
 def _wait(device: torch.device) -> None:
@@ -116,6 +118,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--micro-batches", type=int, default=32)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2, help="of one turn")
+    parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("build/recording"))
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     return parser.parse_args()

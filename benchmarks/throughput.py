@@ -74,6 +74,8 @@ def _run_all(
 ) -> None:
     """Run the chosen variants of one model that the results lack."""
     planner = Planner(setting, options.out)
+    if options.near_planned is not None:
+        options.cuts = _near(planner, options)
     chosen = list(_chosen(variants(setting, planner), options))
     seen = shared(
         lambda: results.seen() - (results.failed() if options.retry else set())
@@ -98,6 +100,18 @@ def _chosen(
             continue
         if any(fnmatch.fnmatch(variant.name, each) for each in options.variants):
             yield variant
+
+
+def _near(planner: Planner, options: argparse.Namespace) -> list[int]:
+    """Return the whole-layer cuts next to the planner's, compiled or not."""
+    kinds = {each.partition("/")[0] for each in options.variants}
+    found: list[int] = []
+    for compiled in (False, True):
+        if ("compiled" if compiled else "eager") in kinds:
+            plan = planner.plan(compiled=compiled, whole_layers=True)
+            cut, far = planner.parts_of(plan)[1], options.near_planned
+            found += range(cut - far, cut + far + 1)
+    return found
 
 
 def _rotated(
@@ -213,6 +227,12 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--cuts", nargs="*", type=int, help="hand-written whole-layer cuts; all"
+    )
+    parser.add_argument(
+        "--near-planned",
+        type=int,
+        metavar="N",
+        help="in place of --cuts: those up to N layers from the planner's",
     )
     parser.add_argument("--repetitions", type=int, default=2)
     parser.add_argument("--warm-up", type=int, default=2, help="steps not timed")

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from partitioner import RuntimeGuardError
 from partitioner.runtime.host_group import HostGroup
 from partitioner.runtime.timeline.clock import clock_offsets_s
+from partitioner.runtime.timeline.recorder import MODULES_EVERY
 from partitioner.timeline import Trace, usage
 from tests.distributed.engines import QUIET, adamw
 from tests.distributed.launch import launch
@@ -63,9 +64,12 @@ def test_every_pass_and_message_is_there_once(run: Run, tmp_path: Path):
             for number in range(run.micro_batches):
                 for kind in ("forward", "backward"):
                     assert found[kind, stage, step, number] == 1
-    modules = Counter(i.name for i in trace.intervals if i.kind == "module")
-    assert len(modules) == LAYERS
-    assert set(modules.values()) == {STEPS * run.micro_batches}
+    calls = [each for each in trace.intervals if each.kind == "module"]
+    modules = Counter((each.name, each.step, each.micro_batch) for each in calls)
+    timed = range(1, run.micro_batches, MODULES_EVERY)
+    assert set(modules.values()) == {1}
+    assert len(modules) == LAYERS * STEPS * len(timed)
+    assert {each.micro_batch for each in calls} == set(timed)
     assert {i.rank for i in trace.intervals if i.kind == "optimizer step"} == set(
         range(run.ranks)
     )
