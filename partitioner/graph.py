@@ -51,6 +51,9 @@ class TensorMeta:
     """Equal numbers share memory (views, in-place results)."""
     varying: tuple[int, ...] = ()
     """Dimensions that follow the sizes of the inputs."""
+    order: tuple[int, ...] = ()
+    """Dimensions from the outermost to the innermost in memory, as of channels-last
+    images; empty: they lie in memory as they come."""
 
     @property
     def nbytes(self) -> int:

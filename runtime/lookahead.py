@@ -16,9 +16,9 @@ from partitioner.errors import OptionError, RuntimeGuardError
 from partitioner.runtime.agreement import raise_on_all_ranks
 from partitioner.runtime.data import Batches
 from partitioner.runtime.host_group import HostGroup
+from partitioner.runtime.memory_order import memory_order
 from partitioner.runtime.prefetch import Prefetched
 from partitioner.runtime.token_weights import TokenCounter, weights
-from partitioner.runtime.wire_value import memory_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,10 +32,12 @@ from partitioner.runtime.bits import (
     unpack_bits,
 )
 from partitioner.runtime.header import SentHeader, read_now
-from partitioner.runtime.wire_value import WireValue, memory_order, reordered
+from partitioner.runtime.memory_order import memory_order, reordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from partitioner.runtime.wire_value import WireValue
 
 __all__ = ["WireSpec"]
 

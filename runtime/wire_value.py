@@ -1,4 +1,4 @@
-"""What one value of a stage boundary looks like, and how it lies in memory."""
+"""What one value of a stage boundary looks like."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from partitioner.errors import EmitError, RuntimeGuardError
 
-__all__ = ["WireValue", "memory_order", "reordered"]
+__all__ = ["WireValue"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,30 +83,3 @@ class WireValue:
 
 def _can_have_gradient(dtype: torch.dtype | None) -> bool:
     return dtype is not None and (dtype.is_floating_point or dtype.is_complex)
-
-
-def memory_order(tensor: Tensor) -> tuple[int, ...]:
-    """Return the dimensions from the outermost to the innermost in memory.
-
-    Gaps do not matter (a part of another tensor): operations on the tensor give theirs
-    the same order. Of a tensor whose elements overlap it is the dimensions' own order.
-    """
-    own = tuple(range(tensor.dim()))
-    if tensor.is_contiguous():
-        return own
-    sizes, strides = tensor.shape, tensor.stride()
-    order = tuple(sorted(own, key=lambda dim: -strides[dim]))
-    least = 1
-    for dim in reversed(order):
-        if sizes[dim] != 1 and strides[dim] < least:
-            return own  # overlaps
-        least = max(strides[dim], 1) * sizes[dim]
-    return order
-
-
-def reordered(value: Tensor | int, order: tuple[int, ...]) -> Tensor | int:
-    """Return a tensor whose dimensions came in the order of memory in their own."""
-    places = sorted(range(len(order)), key=order.__getitem__)
-    if not isinstance(value, Tensor) or places == list(range(len(order))):
-        return value
-    return value.permute(places)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.func import functional_call
+
+from partitioner.runtime.memory_order import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -116,9 +119,17 @@ def leaf_call(
     return call
 
 
-def random_numbers(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return small random numbers, or zeros of a type that holds no fractions."""
-    zeros = torch.zeros(tuple(shape), dtype=dtype)
+def random_numbers(
+    shape: Sequence[int], dtype: torch.dtype, order: Sequence[int] = ()
+) -> torch.Tensor:
+    """Return small random numbers, or zeros of a type that holds no fractions.
+
+    Args:
+        shape: Of the tensor.
+        dtype: Likewise.
+        order: How its dimensions lie in memory, as in ``TensorMeta``.
+    """
+    zeros = in_order(shape, order, partial(torch.zeros, dtype=dtype))
     return zeros.normal_(std=0.02) if dtype.is_floating_point else zeros
 
 

@@ -13,11 +13,12 @@ from torch.utils._pytree import tree_leaves
 from partitioner.cost.failures import FAILURES
 from partitioner.cost.kernels import Kernel, dtype_name
 from partitioner.cost.openings import estimated_openings
-from partitioner.cost.replay import Arguments, NodeTrace, Replay, Slot
+from partitioner.cost.replay import Arguments, NodeTrace, Replay
 from partitioner.cost.rnn import rnn_kernels
 from partitioner.cost.roofline import kernels_s
 from partitioner.cost.saved import saved_bytes
 from partitioner.cost.seconds import with_seconds
+from partitioner.cost.slots import Slot
 from partitioner.cost.sums import accumulations, result_sums, trains
 from partitioner.cost.units import takes_part
 from partitioner.cost.weights import read_weights

@@ -18,10 +18,11 @@ from partitioner.capture.untouched import untouched
 from partitioner.cost.contexts import quiet, recorded_modes
 from partitioner.cost.fused import FusedKernels
 from partitioner.cost.kernels import KernelTrace
-from partitioner.cost.leaves import ByIdentity, leaf_call, leaf_key, random_numbers
+from partitioner.cost.leaves import ByIdentity, leaf_call, leaf_key
 from partitioner.cost.live import LiveBytes
+from partitioner.cost.slots import Slot, slot_maker, slot_of
 from partitioner.cost.units import used_results
-from partitioner.graph import TensorMeta, info
+from partitioner.graph import info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from partitioner.graph import ModelGraph
 
-__all__ = ["Arguments", "Forward", "NodeTrace", "Replay", "Slot"]
+__all__ = ["Arguments", "Forward", "NodeTrace", "Replay"]
 
 _STEERING = {"training": True, "device": torch.device("cpu")}
 """What a stage reads at run time; everything is priced as it trains."""
@@ -43,16 +44,6 @@ class Arguments:
     kwargs: dict[str, Any]
     key: tuple[Any, ...]
     """Nodes with equal keys run the same kernels."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A tensor argument: what it looks like and which of the node's sources it is."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    requires_grad: bool
-    position: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +130,7 @@ class Replay:
         made: dict[Slot, torch.Tensor] = {}
         held: list[torch.Tensor] = []
         with self._mode, GroupedFakes(), quiet(), recorded_modes(region):
-            make = _maker([], copy=copied, examples={}, made=made)
+            make = slot_maker([], copy=copied, examples={}, made=made)
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             call = self._callable(node, [], held)
             with mode:
@@ -186,7 +177,7 @@ class Replay:
         facts = info(node)
         leaves: list[torch.Tensor] = []
         with quiet(), recorded_modes(facts.region):
-            make = _maker(leaves, copy=bool(facts.writes), examples=examples)
+            make = slot_maker(leaves, copy=bool(facts.writes), examples=examples)
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             call = self._callable(node, leaves)
             with live, forward, kernels:
@@ -202,9 +193,9 @@ class Replay:
     def _stand_in(self, source: fx.Node, position: int) -> Any:
         outputs = info(source).outputs
         if len(outputs) == 1:
-            return _slot(outputs[0], position)
+            return slot_of(outputs[0], position)
         if outputs:
-            return tuple(_slot(meta, position) for meta in outputs)
+            return tuple(slot_of(meta, position) for meta in outputs)
         if source not in self._plain:
             self._plain[source] = self._value(source)
         return self._plain[source]
@@ -215,7 +206,7 @@ class Replay:
             return _STEERING[str(source.target)]
         arguments = self.arguments(source)
         with self._mode, torch.no_grad():
-            make = _maker([], copy=False, examples={})
+            make = slot_maker([], copy=False, examples={})
             args, kwargs = map_aggregate((arguments.args, arguments.kwargs), make)
             return self._callable(source, [])(*args, **kwargs)
 
@@ -233,44 +224,6 @@ class Replay:
                 *args, **kwargs
             )
         return cast("Callable[..., Any]", node.target)
-
-
-def _slot(meta: TensorMeta, position: int) -> Slot:
-    return Slot(meta.shape, meta.dtype, meta.requires_grad, position)
-
-
-def _maker(
-    leaves: list[torch.Tensor],
-    *,
-    copy: bool,
-    examples: Mapping[int, torch.Tensor | None],
-    made: dict[Slot, torch.Tensor] | None = None,
-) -> Callable[[Any], Any]:
-    """Return a function that makes the tensor of a slot, the same one each time.
-
-    Integers are those of ``examples`` (by the slot's position), or zeros.
-
-    With ``copy`` the operation gets a copy of the leaf: autograd refuses writes in
-    place to a leaf, and the recorded tensor was not one.
-    """
-    made = {} if made is None else made
-
-    def make(value: Any) -> Any:
-        if not isinstance(value, Slot):
-            return value
-        if value not in made:
-            example = examples.get(value.position)
-            if example is None or value.dtype.is_floating_point:
-                leaf = random_numbers(value.shape, value.dtype)
-            else:
-                leaf = example.clone()
-            leaf.requires_grad_(value.requires_grad)
-            if value.requires_grad:
-                leaves.append(leaf)
-            made[value] = leaf.clone() if copy else leaf
-        return made[value]
-
-    return make
 
 
 def _run_backward(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from partitioner.cost.replay import Slot
+    from partitioner.cost.slots import Slot
 
 __all__ = ["rnn_kernels", "rnn_saved_bytes"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from partitioner.cost.leaves import ByIdentity
-from partitioner.cost.replay import Slot
+from partitioner.cost.slots import Slot
 from partitioner.graph import Region
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def _text(value: Any) -> str:
         return f"({','.join(map(_text, value))})"
     if isinstance(value, Slot):
         grad = "g" if value.requires_grad else ""
-        return f"{value.dtype}{list(value.shape)}{grad}#{value.position}"
+        order = f"@{list(value.order)}" if value.order else ""
+        return f"{value.dtype}{list(value.shape)}{order}{grad}#{value.position}"
     if isinstance(value, torch.Tensor):
         return f"tensor {value.dtype}{list(value.shape)}"
     if isinstance(value, _PRINTABLE):

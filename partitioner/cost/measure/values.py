@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, fx
 
 from partitioner.graph import ModelGraph, TensorMeta, info
+from partitioner.runtime.memory_order import in_order
 from partitioner.runtime.ops import in_region
 
 if TYPE_CHECKING:
@@ -131,12 +133,13 @@ class Values:
         return tensor.detach().to(self._device, meta.dtype)
 
     def _random(self, meta: TensorMeta) -> Tensor:
+        make: Callable[..., Tensor] = torch.zeros
         if meta.dtype.is_floating_point or meta.dtype.is_complex:
-            found = torch.randn(meta.shape, dtype=meta.dtype, device=self._device)
-            return found.requires_grad_(meta.requires_grad)
-        if meta.dtype is torch.bool:
-            return torch.ones(meta.shape, dtype=torch.bool, device=self._device)
-        return torch.zeros(meta.shape, dtype=meta.dtype, device=self._device)
+            make = torch.randn
+        elif meta.dtype is torch.bool:
+            make = torch.ones
+        made = partial(make, dtype=meta.dtype, device=self._device)
+        return in_order(meta.shape, meta.order, made).requires_grad_(meta.requires_grad)
 
 
 def _viewed(node: fx.Node) -> fx.Node | None:

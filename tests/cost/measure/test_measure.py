@@ -201,3 +201,38 @@ def test_a_host_that_falls_behind_sets_the_pace(graph, timings):
     for node, cost in behind.costs.items():
         times = 2.0 if node in inside else 1.0
         assert cost.forward_s == pytest.approx(times * priced.costs[node].forward_s)
+
+
+class Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+
+
+def images(memory_format: torch.memory_format) -> ModelGraph:
+    example = torch.randn(2, 3, 5, 7).to(memory_format=memory_format)
+    return capture(Images(), example)
+
+
+def test_channels_last_images_are_timed_as_such():
+    graph = images(torch.channels_last)
+    values = Values(graph, torch.device("cpu"))
+    read = [node for node in graph.graph.nodes if node.users]
+    assert len(read) == 4
+    for node in read:
+        made = values.value(node)
+        assert made.is_contiguous(memory_format=torch.channels_last)
+        assert not made.is_contiguous()
+
+
+def test_another_order_in_memory_is_other_work():
+    kinds = [images(each) for each in (torch.contiguous_format, torch.channels_last)]
+    first, second = (
+        [Work(graph, compiled=False).of_node(node) for node in graph.graph.nodes]
+        for graph in kinds
+    )
+    same = [a == b for a, b in zip(first, second, strict=True) if a]
+    assert same == [False] * 3
