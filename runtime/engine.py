@@ -127,6 +127,17 @@ class PlanEngineMixin(
             loss: Tensor = super().train_batch(data_iter)
         return loss
 
+    def destroy(self) -> None:
+        """Let go of everything, as DeepSpeed does, and of the last batch's values.
+
+        Their hooks refer to the engine through autograd, where Python's collector does
+        not see it: parameters and optimizer states would stay until the process ends.
+        (With an optimizer on the host they do: DeepSpeed's own hooks keep it.)
+        """
+        super().destroy()
+        self.loss = None
+        self.pipe_buffers: dict[str, list[Any]] = {}
+
     def eval_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate one batch, see :meth:`Evaluating.eval_batch`.
 

@@ -48,4 +48,6 @@ class EngineRunner:
     def close(self) -> None:
         """Let go of the engine and what it holds on the device."""
         self.engine.destroy()
+        # Its last loss refers to it by hooks of autograd, which Python does not see.
+        vars(self.engine).clear()
         del self.engine

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,6 +123,8 @@ class Outcome:
     evaluated: float = 0.0
     groups: list[tuple[int, float, float]] = field(default_factory=list)
     """(tensors, lr, weight decay) of each group, as the engine has them."""
+    released: bool = False
+    """Whether nothing kept the engine once it was destroyed."""
 
 
 def adamw(parameters: Any) -> torch.optim.Optimizer:
@@ -229,6 +233,11 @@ def train_stage(case: Engine) -> Outcome:
     ]
     outcome.evaluated = engine.eval_batch(iter(data[0])).item()
     engine.destroy()
+    there = weakref.ref(engine)
+    del engine
+    for _ in range(2):  # DeepSpeed's bfloat16 parameters refer to themselves
+        gc.collect()
+    outcome.released = there() is None
     dist.barrier()
     return outcome
 

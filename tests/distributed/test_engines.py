@@ -62,6 +62,19 @@ def test_every_rank_has_all_groups_in_order(world, name):
         assert all(tensors for tensors, *_ in outcome.groups)
 
 
+RELEASED = [
+    (world, name)
+    for world, name in CASES
+    # DeepSpeed's hooks for gradients that go to the host keep its optimizer.
+    if not ENGINES[name].plain and "offload" not in name
+]
+
+
+@pytest.mark.parametrize(("world", "name"), RELEASED)
+def test_an_engine_that_was_destroyed_is_gone(world, name):
+    assert [outcome.released for outcome in trained(world)[name]] == [True] * world
+
+
 def test_one_group_is_a_placeholder_on_a_stage():
     """Or the test above would not test one."""
     first, last = trained(2)["fp32-clip"]
