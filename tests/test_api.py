@@ -204,3 +204,21 @@ def test_auto_stays_where_nothing_is_won_or_memory_is_short():
     with pytest.raises(MemoryLimitError):
         partition(mlp(), 2, schedule="eager-1f1b", memory_limit=fits, **options)
     assert chosen(cluster=SLOW, memory_limit=fits) == "1f1b"
+
+
+@pytest.mark.parametrize(("device", "least"), [("cpu", 0.005), ("h100", 0.02)])
+def test_auto_wants_more_of_a_gpu(device: str, least: float):
+    """There the receive that waits is a kernel, and takes from those that compute."""
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8)))
+        inputs = torch.zeros(4096, 1024)
+    options = LARGE | {"example_inputs": inputs, "device": device}
+    plain, ahead, auto = (
+        partition(model, 2, schedule=schedule, **options)
+        for schedule in ("1f1b", "eager-1f1b", "auto")
+    )
+    saved = 1 - ahead.simulation.step_s / plain.simulation.step_s
+    assert least < saved < 0.06
+    assert auto.options.schedule == ("eager-1f1b" if device == "cpu" else "1f1b")
+    told = "receives that wait" in ahead.to_dict()["provenance"]["prices"]
+    assert told == (device == "h100")
