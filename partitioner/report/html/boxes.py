@@ -44,6 +44,7 @@ class Boxes:
         """
         self.crossing = crossing
         self.whole_s = _time_s(outline) or 1.0
+        self._drawn = Counter(cut.before for cut in _cuts(outline))
         self._shape_of: dict[int, str] = {}
         self._shape(outline)
         self._count = Counter(self._shape_of.values())
@@ -122,7 +123,9 @@ class Boxes:
         self, row: list[int] | Cut, item: Mapping[str, Any]
     ) -> dict[str, Any]:
         if isinstance(row, Cut):
-            return {"cut": self.crossing[row.before]}
+            # Where branches are cut apart the boundary is drawn in each of them.
+            part = self._drawn[row.before] > 1
+            return {"cut": {**self.crossing[row.before], "part": part}}
         boxes = [(child, self._box(item["children"][child], item)) for child in row]
         return {"boxes": boxes}
 
@@ -143,6 +146,13 @@ class Boxes:
             yield "tied", ", ".join(item["ties"])
         if item["source"]:
             yield "source", item["source"]
+
+
+def _cuts(item: Mapping[str, Any]) -> Iterator[Cut]:
+    """Yield the boundaries that are drawn in a box and in what is inside it."""
+    yield from (row for row in arranged(item) if isinstance(row, Cut))
+    for child in item["children"]:
+        yield from _cuts(child)
 
 
 def _time_s(item: Mapping[str, Any]) -> float:

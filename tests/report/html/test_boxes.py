@@ -67,7 +67,20 @@ def test_a_stage_is_said_where_it_is_not_all_around():
     assert [box["stages"] for box in shown(one)] == [[], []]
     two = Boxes(item("", layer("a", 0), layer("b", 1)), CROSSING)
     assert [box["stages"] for box in shown(two)] == [[0], [1]]
-    assert [row["cut"] for row in two.root["rows"] if "cut" in row] == [CROSSING[0]]
+    assert cuts(two.root) == [{**CROSSING[0], "part": False}]
+
+
+def cuts(inside: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row["cut"] for row in inside["rows"] if "cut" in row]
+
+
+def test_a_boundary_that_is_drawn_in_two_branches_is_a_part_in_each():
+    branches = [
+        item(f"{n}", layer("a", 0), layer("b", 1), forward_s=n) for n in (1.0, 2.0)
+    ]
+    found = shown(Boxes(item("", *branches), CROSSING))
+    drawn = [cut for box in found for cut in cuts(box["inside"])]
+    assert drawn == [{**CROSSING[0], "part": True}] * 2
 
 
 def test_what_is_cut_is_open_at_first_as_far_as_there_is_room():
