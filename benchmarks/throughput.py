@@ -59,6 +59,7 @@ def main() -> int:
                 device=device,
                 dtype=dtype,
                 micro_batches=micro_batches,
+                fused=options.fused,
             )
             _run_all(setting, results, options, deadline)
             setting.close()
@@ -93,13 +94,16 @@ def _run_all(
 def _chosen(
     all_variants: Iterable[Variant], options: argparse.Namespace
 ) -> Iterator[Variant]:
-    """Return the variants that a pattern names, and of the cuts those asked for."""
+    """Yield the variants that patterns name, in that order; cuts if asked for."""
+    left = []
     for variant in all_variants:
         cut = variant.name.partition("/hand-cut-")[2]
-        if cut and options.cuts is not None and int(cut) not in options.cuts:
-            continue
-        if any(fnmatch.fnmatch(variant.name, each) for each in options.variants):
-            yield variant
+        if not cut or options.cuts is None or int(cut) in options.cuts:
+            left.append(variant)
+    for pattern in options.variants:
+        named = [each for each in left if fnmatch.fnmatch(each.name, pattern)]
+        left = [each for each in left if each not in named]
+        yield from named
 
 
 def _near(planner: Planner, options: argparse.Namespace) -> list[int]:
@@ -223,7 +227,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=MODELS)
     parser.add_argument("--micro-batches", nargs="+", type=int, default=[32])
     parser.add_argument(
-        "--variants", nargs="+", default=["*"], help="patterns of names"
+        "--variants", nargs="+", default=["*"], help="patterns of names, in order"
     )
     parser.add_argument(
         "--cuts", nargs="*", type=int, help="hand-written whole-layer cuts; all"
@@ -244,6 +248,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--traces", action="store_true", help="with --profile: write torch's traces"
     )
+    parser.add_argument("--fused", action="store_true", help="torch's fused AdamW")
     parser.add_argument("--retry", action="store_true", help="run again what failed")
     parser.add_argument("--out", type=Path, default=Path("build/throughput"))
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")

@@ -129,7 +129,7 @@ class Planner:
         engine, *_ = plan.initialize(
             loss,
             weights=str(self.setting.weights),
-            config=config,
+            config={"optimizer": self.setting.optimizer, **config},
             module=options,
             zero_bubble=zero_bubble,
         )

@@ -36,12 +36,14 @@ class Setting:
         device: This rank's.
         dtype: Of parameters and activations.
         micro_batches: Of one step.
+        fused: The optimizer is torch's fused one.
     """
 
     workload: Workload
     device: torch.device
     dtype: torch.dtype
     micro_batches: int
+    fused: bool = False
 
     @cached_property
     def data(self) -> list[MicroBatch]:
@@ -79,16 +81,22 @@ class Setting:
         if dist.get_rank() == 0 and "weights" in vars(self):
             shutil.rmtree(self.weights.parent)
 
+    @property
+    def optimizer(self) -> dict[str, Any]:
+        """DeepSpeed's entry for the optimizer, as ``Plan.ds_config`` would have it."""
+        params = {"lr": 1e-4, "weight_decay": 0.01, "torch_adam": True}
+        return {
+            "type": "AdamW",
+            "params": params | ({"fused": True} if self.fused else {}),
+        }
+
     def config(self) -> dict[str, Any]:
         """Return DeepSpeed's configuration, as ``Plan.ds_config`` would have it."""
         samples = next(iter(self.data[0][0].values())).shape[0]
         config: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": samples,
             "gradient_accumulation_steps": self.micro_batches,
-            "optimizer": {
-                "type": "AdamW",
-                "params": {"lr": 1e-4, "weight_decay": 0.01, "torch_adam": True},
-            },
+            "optimizer": self.optimizer,
             "gradient_clipping": 0.0,
             "zero_optimization": {"stage": 0},
             **QUIET,
