@@ -114,7 +114,9 @@ def _prices(costed: CostedGraph) -> str:
     share = f"{costed.measured_share:.0%} of the time"
     found = f"measured on {costed.measurements.source}: {share}"
     if costed.host_bound:
-        found += "; the host sets the pace: a larger micro-batch, or compile=True, helps"
+        found += (
+            "; the host sets the pace: a larger micro-batch, or compile=True, helps"
+        )
     if costed.measurements.failed:
         found += f"; {costed.measurements.not_timed}: by the device's profile"
     return found
