@@ -50,7 +50,8 @@ def main() -> int:
     deadline = time.monotonic() + options.budget_s
     device = join(options.device)
     dtype = getattr(torch, options.dtype)
-    results = Results(options.out / "results.jsonl")
+    name = "results-fused.jsonl" if options.fused else "results.jsonl"
+    results = Results(options.out / name)
     for name in options.models:
         workload = WORKLOADS[name](tiny=device.type == "cpu", dtype=dtype)
         for micro_batches in options.micro_batches:
@@ -75,9 +76,7 @@ def _run_all(
 ) -> None:
     """Run the chosen variants of one model that the results lack."""
     planner = Planner(setting, options.out)
-    if options.near_planned is not None:
-        options.cuts = _near(planner, options)
-    chosen = list(_chosen(variants(setting, planner), options))
+    chosen = list(_chosen(variants(setting, planner), options, planner))
     seen = shared(
         lambda: results.seen() - (results.failed() if options.retry else set())
     )
@@ -92,30 +91,27 @@ def _run_all(
 
 
 def _chosen(
-    all_variants: Iterable[Variant], options: argparse.Namespace
+    all_variants: Iterable[Variant], options: argparse.Namespace, planner: Planner
 ) -> Iterator[Variant]:
     """Yield the variants that patterns name, in that order; cuts if asked for."""
-    left = []
-    for variant in all_variants:
-        cut = variant.name.partition("/hand-cut-")[2]
-        if not cut or options.cuts is None or int(cut) in options.cuts:
-            left.append(variant)
+    left = list(all_variants)
     for pattern in options.variants:
         named = [each for each in left if fnmatch.fnmatch(each.name, pattern)]
         left = [each for each in left if each not in named]
-        yield from named
+        yield from (each for each in named if _is_asked_for(each, options, planner))
 
 
-def _near(planner: Planner, options: argparse.Namespace) -> list[int]:
-    """Return the whole-layer cuts next to the planner's, compiled or not."""
-    kinds = {each.partition("/")[0] for each in options.variants}
-    found: list[int] = []
-    for compiled in (False, True):
-        if ("compiled" if compiled else "eager") in kinds:
-            plan = planner.plan(compiled=compiled, whole_layers=True)
-            cut, far = planner.parts_of(plan)[1], options.near_planned
-            found += range(cut - far, cut + far + 1)
-    return found
+def _is_asked_for(
+    variant: Variant, options: argparse.Namespace, planner: Planner
+) -> bool:
+    """Whether a variant is no whole-layer cut, or one of those that were chosen."""
+    kind, _, cut = variant.name.partition("/hand-cut-")
+    if not cut:
+        return True
+    if options.near_planned is not None:
+        plan = planner.plan(compiled=kind == "compiled", whole_layers=True)
+        return abs(int(cut) - planner.parts_of(plan)[1]) <= int(options.near_planned)
+    return options.cuts is None or int(cut) in options.cuts
 
 
 def _rotated(

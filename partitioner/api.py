@@ -43,7 +43,7 @@ __all__ = ["inspect_model", "measure_model", "partition", "planned", "priced"]
 
 WORTH_IT = {"cpu": 0.005, "gpu": 0.06}
 """Share of a step that running ahead must save, by kind of device. On a GPU the receive
-that waits is a kernel too: with one posted all the time, passes took 4 to 6 % longer
+that waits is a kernel too: with one posted all the time, passes took 4 to 7 % longer
 (two H200, see docs/schedules.md), which the simulator does not know."""
 
 

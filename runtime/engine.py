@@ -134,9 +134,11 @@ class PlanEngineMixin(
         not see it: parameters and optimizer states would stay until the process ends.
         (With an optimizer on the host they do: DeepSpeed's own hooks keep it.)
         """
-        super().destroy()
-        self.loss = None
-        self.pipe_buffers: dict[str, list[Any]] = {}
+        try:
+            super().destroy()
+        finally:
+            self.loss = None
+            self.pipe_buffers: dict[str, list[Any]] = {}
 
     def eval_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate one batch, see :meth:`Evaluating.eval_batch`.

@@ -9,7 +9,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["in_order", "memory_order", "reordered"]
+__all__ = ["in_order", "memory_order", "reordered", "unusual_order"]
 
 
 def memory_order(tensor: Tensor) -> tuple[int, ...]:
@@ -17,18 +17,27 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
 
     Gaps do not matter (a part of another tensor): operations on the tensor give theirs
     the same order. Of a tensor whose elements overlap it is the dimensions' own order.
+    A dimension of size 1 has a stride that means nothing: it stays where it is.
     """
     own = tuple(range(tensor.dim()))
     if tensor.is_contiguous():
         return own
     sizes, strides = tensor.shape, tensor.stride()
-    order = tuple(sorted(own, key=lambda dim: -strides[dim]))
+    long = [dim for dim in own if sizes[dim] != 1]
+    moved = sorted(long, key=lambda dim: -strides[dim])
     least = 1
-    for dim in reversed(order):
-        if sizes[dim] != 1 and strides[dim] < least:
+    for dim in reversed(moved):
+        if strides[dim] < least:
             return own  # overlaps
-        least = max(strides[dim], 1) * sizes[dim]
-    return order
+        least = strides[dim] * sizes[dim]
+    places = dict(zip(long, moved, strict=True))
+    return tuple(places.get(dim, dim) for dim in own)
+
+
+def unusual_order(tensor: Tensor) -> tuple[int, ...]:
+    """Return the same, but empty where dimensions lie in memory as they come."""
+    found = memory_order(tensor)
+    return () if found == tuple(range(tensor.dim())) else found
 
 
 def reordered(value: Tensor | int, order: tuple[int, ...]) -> Tensor | int:

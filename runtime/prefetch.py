@@ -35,7 +35,7 @@ class Prefetched:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._thread = ThreadPoolExecutor(1, "prefetch")
+        self._thread = ThreadPoolExecutor(1, "prefetch", _begin, (device,))
         self._waiting: deque[Any] = deque()
         self._copied: deque[Future[tuple[Any, torch.cuda.Event]]] = deque()
         self._wanted = (True, True)
@@ -83,6 +83,13 @@ class Prefetched:
             self._copied.append(copy)
 
 
+def _begin(device: torch.device) -> None:
+    """Prepare the thread: else its device is the first GPU, and it takes all cores."""
+    torch.cuda.set_device(device)
+    torch.set_num_threads(1)
+
+
+@torch.no_grad()
 def _copy(
     batch: Any, wanted: tuple[bool, bool], stream: torch.cuda.Stream
 ) -> tuple[Any, torch.cuda.Event]:

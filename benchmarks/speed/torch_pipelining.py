@@ -39,10 +39,12 @@ class _Logits(nn.Module):
 class _MasterAdamW:
     """AdamW on float32 copies, as DeepSpeed has it for narrower dtypes."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], *, fused: bool) -> None:
         self._own: list[Tensor] = [p for p in parameters if p.requires_grad]
         self._masters = [p.detach().float().clone() for p in self._own]
-        self._steps = torch.optim.AdamW(self._masters, lr=1e-4, weight_decay=0.01)
+        self._steps = torch.optim.AdamW(
+            self._masters, lr=1e-4, weight_decay=0.01, fused=fused or None
+        )
 
     @torch.no_grad()
     def step(self) -> None:
@@ -75,7 +77,7 @@ class TorchRunner:
         self._schedule = Schedule1F1B(
             stage, setting.micro_batches, loss_fn=setting.workload.loss
         )
-        self._optimizer = _MasterAdamW(stage.submod.parameters())
+        self._optimizer = _MasterAdamW(stage.submod.parameters(), fused=setting.fused)
         self._device = setting.device
 
     def step(self) -> Tensor:

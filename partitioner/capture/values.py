@@ -15,7 +15,7 @@ from partitioner.capture.records import Call, DeviceRef, Recording, Ref
 from partitioner.capture.tree import map_tree
 from partitioner.errors import DataDependentError
 from partitioner.graph import TensorMeta
-from partitioner.runtime.memory_order import memory_order
+from partitioner.runtime.memory_order import unusual_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,13 +80,12 @@ class Values:
 
     def meta_of(self, tensor: torch.Tensor) -> TensorMeta:
         """Return the facts kept about ``tensor``."""
-        order = memory_order(tensor)
         return TensorMeta(
             shape=tuple(tensor.shape),
             dtype=tensor.dtype,
             requires_grad=tensor.requires_grad,
             storage=self.storage_of(tensor),
-            order=() if order == tuple(range(tensor.dim())) else order,
+            order=unusual_order(tensor),
         )
 
     def is_known(self, tensor: torch.Tensor) -> bool:

@@ -119,7 +119,7 @@ _PLANNING = {
         type=click.Choice(["1f1b", "eager-1f1b", "dualpipev", "auto"]),
         default="1f1b",
         show_default=True,
-        help="Schedule to plan for; auto: 1f1b, or eager-1f1b where it is faster.",
+        help="Schedule to plan for; auto: 1f1b, or eager-1f1b where it pays.",
     ),
     "objective": click.option(
         "--objective",

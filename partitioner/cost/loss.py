@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from partitioner.capture.tree import rebuild, relabel
 from partitioner.costed import NodeCost
 from partitioner.errors import CaptureError, CostError, OptionError
 from partitioner.graph import TensorMeta, info
+from partitioner.runtime.memory_order import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,7 +155,7 @@ def loss_graph(graph: ModelGraph, loss: Loss) -> ModelGraph:
 
 def _like(meta: TensorMeta) -> Tensor:
     """Return zeros, which take no memory until they are read, and nobody does."""
-    return torch.zeros(meta.shape, dtype=meta.dtype)
+    return in_order(meta.shape, meta.order, partial(torch.zeros, dtype=meta.dtype))
 
 
 def with_loss(costed: CostedGraph, loss: CostedGraph) -> CostedGraph:

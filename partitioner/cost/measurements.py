@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Measurements", "Timing"]
 
 KIND = "fx-partitioner measurements"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,10 @@ class Measurements:
             )
         if content.get("schema_version") != SCHEMA_VERSION:
             found = content.get("schema_version")
-            raise CostError(f"{where} has schema version {found}, not {SCHEMA_VERSION}")
+            raise CostError(
+                f"{where} has schema version {found}, not {SCHEMA_VERSION}",
+                hint="measure again, and plan by that",
+            )
         try:
             return cls(
                 profile=DeviceProfile(**content["profile"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from partitioner.errors import (
 from partitioner.files import write_whole
 from partitioner.graph import ModelGraph, info
 from partitioner.options import Options
+from partitioner.runtime.memory_order import in_order, unusual_order
 from partitioner.solve import Assignment, check
 
 if TYPE_CHECKING:
@@ -87,10 +89,15 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
 
 def _encode(value: Any) -> Any:
-    """Write one example argument: tensors as shape and dtype."""
+    """Write one example argument: tensors as shape, dtype and order in memory."""
     if isinstance(value, torch.Tensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        return {"tensor": {"shape": list(value.shape), "dtype": dtype}}
+        found: dict[str, Any] = {
+            "shape": list(value.shape),
+            "dtype": str(value.dtype).removeprefix("torch."),
+        }
+        if order := unusual_order(value):
+            found["order"] = list(order)
+        return {"tensor": found}
     if isinstance(value, (type(None), bool, int, float, str)):
         return {"value": value}
     if isinstance(value, (list, tuple)):
@@ -107,8 +114,7 @@ def _decode(encoded: Any) -> Any:
         raise _malformed(f"example input {encoded!r}")
     ((kind, content),) = encoded.items()
     if kind == "tensor":
-        shape = [int(size) for size in content["shape"]]
-        return torch.zeros(shape, dtype=_dtype(content["dtype"]))
+        return _decoded_tensor(content)
     if kind == "value" and isinstance(content, (type(None), bool, int, float, str)):
         return content
     if kind == "list":
@@ -118,6 +124,14 @@ def _decode(encoded: Any) -> Any:
     if kind == "dict":
         return {str(key): _decode(item) for key, item in content.items()}
     raise _malformed(f"example input of kind {kind!r}")
+
+
+def _decoded_tensor(content: Mapping[str, Any]) -> torch.Tensor:
+    shape = [int(size) for size in content["shape"]]
+    order = [int(dim) for dim in content.get("order", ())]
+    if order and sorted(order) != list(range(len(shape))):
+        raise _malformed(f"order in memory {order} of a tensor of shape {shape}")
+    return in_order(shape, order, partial(torch.zeros, dtype=_dtype(content["dtype"])))
 
 
 def _dtype(name: Any) -> torch.dtype:
@@ -214,7 +228,10 @@ def _bind(content: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     faults = check(statement, assignment)
     if faults:
         message = "the plan file breaks its own limits:\n- " + "\n- ".join(faults)
-        raise PlanMismatchError(message, hint="was it edited? make the plan again")
+        raise PlanMismatchError(
+            message,
+            hint="was it edited, or made by another version? make the plan again",
+        )
     return {
         "costed": costed,
         "problem": statement,

@@ -188,14 +188,21 @@ def _stage(stage: int, kinds: Mapping[str, Sequence[Interval]]) -> StageUse:
 def _modules(
     calls: Iterable[Interval], forwards: Sequence[Interval]
 ) -> dict[str, float]:
-    """Return the median seconds of every module in a forward; recomputed ones apart."""
+    """Return the seconds of every module in a forward; recomputed ones apart.
+
+    The median share of those forwards in which modules were timed, of the median
+    forward of all: those that were timed may be slower than the others.
+    """
     spans = {_pass(each): each for each in forwards}
     sums: dict[str, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
     for call in calls:
         around = spans.get(_pass(call))
-        if around and around.start_s <= call.start_s and call.end_s <= around.end_s:
-            sums[call.name][_pass(call)] += call.took_s
-    return {name: median(found.values()) for name, found in sums.items()}
+        if not around or not around.took_s:
+            continue
+        if around.start_s <= call.start_s and call.end_s <= around.end_s:
+            sums[call.name][_pass(call)] += call.took_s / around.took_s
+    whole_s = median(each.took_s for each in forwards)
+    return {name: whole_s * median(found.values()) for name, found in sums.items()}
 
 
 def _use(each: GpuUse) -> dict[str, Any]:

@@ -206,9 +206,11 @@ UNRECORDABLE = {
     "vmap": (lambda: toys.Vmaps(module=False), "vmap|dispatch modes"),
     "vmap of a module": (lambda: toys.Vmaps(module=True), "vmap|dispatch modes"),
     "sparse": (toys.Sparse, "sparse coo"),
+    "sparse rows": (toys.SparseRows, "sparse csr"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("name", UNRECORDABLE)
 def test_what_no_stage_could_hold_stays_inside_a_leaf(name: str):
     build, reason = UNRECORDABLE[name]

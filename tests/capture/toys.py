@@ -99,9 +99,17 @@ class Vmaps(Toy):
 class Sparse(Toy):
     """Mixes the samples by a sparse matrix that is made in the forward."""
 
+    layout = torch.sparse_coo
+
     def forward(self, x: Tensor) -> Tensor:
-        ring = torch.eye(x.shape[0]).roll(1, 0).to_sparse()
+        ring = torch.eye(x.shape[0]).roll(1, 0).to_sparse(layout=self.layout)
         return self.second(torch.sparse.mm(ring, self.first(x)))
+
+
+class SparseRows(Sparse):
+    """The same, with its rows compressed."""
+
+    layout = torch.sparse_csr
 
 
 class Cond(Toy):

@@ -232,6 +232,7 @@ def train_stage(case: Engine) -> Outcome:
         for group in engine.optimizer.param_groups
     ]
     outcome.evaluated = engine.eval_batch(iter(data[0])).item()
+    engine.train_batch(iter(data[0]))  # its loss has a graph, evaluation's has none
     engine.destroy()
     there = weakref.ref(engine)
     del engine

@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from partitioner import PartitionerError, Plan, PlanMismatchError, partition
+from partitioner import (
+    PartitionerError,
+    Plan,
+    PlanMismatchError,
+    measure_model,
+    partition,
+)
 from tests.models import MODELS, gpt2
 from tests.plan.test_plan import plan_of
 
@@ -44,6 +51,26 @@ def test_all_kinds_of_arguments_come_back(tmp_path):
     assert Plan.load(tmp_path / "plan.json", entry.model()).graph.example[1].keys() == (
         example.keys()
     )
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("place", ["channels last", "transposed"])
+def test_inputs_come_back_in_their_order_in_memory(tmp_path, place, measured):
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(48, 5)
+    )
+    example = {
+        "channels last": torch.randn(2, 3, 6, 5).to(memory_format=torch.channels_last),
+        "transposed": torch.randn(2, 3, 5, 6).transpose(2, 3),
+    }[place]
+    timings = measure_model(model, example_inputs=example) if measured else None
+    plan = partition(
+        model, 2, example_inputs=example, device="cpu", measurements=timings
+    )
+    plan.save(tmp_path / "plan.json")
+    loaded = Plan.load(tmp_path / "plan.json", model)
+    assert loaded.to_dict() == plan.to_dict()
+    assert loaded.verify().ok
 
 
 def test_a_plan_for_another_model_names_the_difference(saved):
@@ -123,6 +150,10 @@ def _negative_shape(content):
     content["example"]["kwargs"]["input_ids"]["tensor"]["shape"] = [-1, 16]
 
 
+def _order_of_other_dimensions(content):
+    content["example"]["kwargs"]["input_ids"]["tensor"]["order"] = [0, 2]
+
+
 def _no_mapping(content):
     content["units"] = [1, 2]
 
@@ -140,6 +171,7 @@ def _better_than_it_is(content):
     [
         _endless,
         _negative_shape,
+        _order_of_other_dimensions,
         _no_mapping,
         _unknown_profile_field,
         _better_than_it_is,

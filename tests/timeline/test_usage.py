@@ -91,6 +91,25 @@ def test_modules_count_in_the_forward_alone(tmp_path: Path):
     assert not found[0].modules_s
 
 
+def test_a_module_has_its_share_of_all_forwards_though_timed_in_slower_ones(tmp_path):
+    whole_s = usage(loaded(tmp_path / "plain.json")).stages[2].forward_s
+    call = {"stage": 2, "module": "head", "took_s": whole_s / 4}
+    simulation = simulate(one_f_one_b(3, 6), equal(3))
+    content = document(simulation, stages=3, modules=[call])
+    slower = []
+    for event in content["traceEvents"]:
+        args = event["args"]
+        timed = args.get("micro_batch") == 1
+        if event.get("cat") == "module" and not timed:
+            continue
+        twice = timed and args["stage"] == 2 and event["cat"] in ("forward", "module")
+        slower.append(event | ({"dur": 2 * event["dur"]} if twice else {}))
+    path = written(tmp_path / "trace.json", content | {"traceEvents": slower})
+    found = usage(Trace.load(path)).stages[2]
+    assert found.forward_s == pytest.approx(whole_s)
+    assert found.modules_s == {"head": pytest.approx(whole_s / 4)}
+
+
 def test_the_slowest_stage_is_named_with_its_ratio(tmp_path: Path):
     price = equal(4)
     slow = tuple(
