@@ -28,6 +28,9 @@ class NodeCost:
     backward_flops: int = 0
     forward_s: float = 0.0
     backward_s: float = 0.0
+    host_s: float = 0.0
+    """What the host needs to start both; of operations outside of repeated modules it
+    is not known: 0."""
     forward_bytes: int = 0
     """Bytes its kernels read and write in forward."""
     backward_bytes: int = 0

@@ -237,6 +237,9 @@ def _shared(
             priced_s = sum(getattr(costs[node], f"{way}_s") for node in nodes)
             figures[f"{way}_s"] = max(priced_s, least_s)
     changed = {node: costs[node] for node in nodes}
+    if any(name.endswith("_s") for name in figures):
+        # Who says what it takes, or measured it, has counted the host.
+        changed = {node: replace(costs[node], host_s=0.0) for node in nodes}
     for name, value in figures.items():
         shares = _shares([getattr(costs[node], name) for node in nodes])
         parts = _parts(value, shares, whole=not name.endswith("_s"))

@@ -31,9 +31,8 @@ def with_seconds(costed: CostedGraph, measurements: Measurements) -> CostedGraph
     whole module took, each in proportion to its own. Adding gradients to parameters is
     the engine's work and priced by the bytes it moves, on top.
 
-    The host starts kernels ahead of the device, so its own time counts only where the
-    repeated modules together give it more to do than they give the device: then each
-    of them takes as long as the slower of the two.
+    The host starts kernels ahead of the device. What a repeated module gives it to do
+    is kept apart: a stage takes as long as the slower of the two.
 
     Args:
         costed: Priced by the roofline, which stays where nothing was measured.
@@ -54,6 +53,7 @@ class _Timed:
         self._host_bound = _host_bound(timing for *_, timing in self._blocks)
         self._bare = {node: self._seconds(node) for node in costed.costs}
         self._timed = {n for n in self._bare if self._work.of_node(n) in self._used}
+        self._host_s: dict[fx.Node, float] = {}
 
     def graph(self) -> CostedGraph:
         """Return the priced graph with these seconds."""
@@ -64,6 +64,7 @@ class _Timed:
                 cost,
                 forward_s=self._bare[node][0],
                 backward_s=self._bare[node][1] + self._upkeep_s[node],
+                host_s=self._host_s.get(node, 0.0),
             )
             for node, cost in self._costed.costs.items()
         }
@@ -118,14 +119,14 @@ class _Timed:
         for span, signature, timing in self._blocks:
             self._used.add(signature)
             self._timed |= span.nodes
-            slower = _host_over_device(timing) if self._host_bound else 1.0
             forward, backward = self._scale(span, timing)
+            device_s = timing.forward_s + timing.backward_s
             for node in span.nodes & self._bare.keys():
                 forward_s, backward_s = self._bare[node]
-                self._bare[node] = (
-                    forward_s * forward * slower,
-                    backward_s * backward * slower,
-                )
+                self._bare[node] = forward_s * forward, backward_s * backward
+                if device_s:
+                    share = sum(self._bare[node]) / device_s
+                    self._host_s[node] = share * timing.host_s
             yield from opening(self._order, span, timing.opening_s)
 
     def _scale(self, span: Span, timing: Timing) -> tuple[float, float]:
@@ -150,9 +151,3 @@ def _host_bound(blocks: Iterable[Timing]) -> bool:
     timings = list(blocks)
     device_s = sum(timing.forward_s + timing.backward_s for timing in timings)
     return sum(timing.host_s for timing in timings) > device_s
-
-
-def _host_over_device(timing: Timing) -> float:
-    """Return how much longer than the device alone a block takes with its host."""
-    device_s = timing.forward_s + timing.backward_s
-    return max(1.0, timing.host_s / device_s) if device_s else 1.0

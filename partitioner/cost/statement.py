@@ -217,6 +217,7 @@ def _units(
             name=info(nodes[0]).id,
             forward_s=cost.forward_s,
             backward_s=cost.backward_s,
+            host_s=cost.host_s,
             saved_bytes=cost.saved_bytes,
             static_bytes=engine.held(weights),
             step_bytes=engine.step(weights),

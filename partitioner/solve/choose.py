@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from partitioner.errors import InfeasibleError, OptionError, PartitionerError
@@ -10,6 +12,7 @@ from partitioner.solve.ask import Settings
 from partitioner.solve.backends import require_solver
 from partitioner.solve.check import check
 from partitioner.solve.conflicts import conflict_error
+from partitioner.solve.host import has_host, solve_with_host
 from partitioner.solve.narrow import Search
 from partitioner.solve.problem import Assignment
 
@@ -50,23 +53,42 @@ def solve(
     started = time.monotonic()
     _require_options(problem, gap, time_limit_s)
     require_solver(solver)
-    search = Search(
-        problem=problem,
-        settings=Settings(
-            solver=solver,
-            gap=gap,
-            deadline=started + time_limit_s,
-            tell=progress or (lambda _: None),
-        ),
+    settings = Settings(
+        solver=solver,
+        gap=gap,
+        deadline=started + time_limit_s,
+        tell=progress or (lambda _: None),
     )
+    if has_host(problem):
+        assignment = solve_with_host(
+            problem,
+            partial(_search, settings=settings),
+            gap=gap,
+            deadline=settings.deadline,
+        )
+    else:
+        assignment = _search(problem, settings)
+    assignment = replace(assignment, solve_s=time.monotonic() - started)
+    faults = check(problem, assignment)
+    if faults:
+        raise PartitionerError(
+            "the solver's own answer broke its rules: " + "; ".join(faults),
+            hint="This is a fault of the partitioner: please report it.",
+        )
+    return assignment
+
+
+def _search(problem: Problem, settings: Settings) -> Assignment:
+    search = Search(problem=problem, settings=settings)
+    started = time.monotonic()
     try:
         best = search.run()
     except (InfeasibleError, OptionError) as error:
-        conflict = problem.constraints and conflict_error(problem, search.settings)
+        conflict = problem.constraints and conflict_error(problem, settings)
         if conflict:
             raise conflict from error
         raise
-    assignment = Assignment(
+    return Assignment(
         stage_of=best.stage_of,
         recomputed=best.recomputed,
         objective_s=best.objective_s,
@@ -76,13 +98,6 @@ def solve(
         solve_s=time.monotonic() - started,
         warnings=tuple(search.warnings),
     )
-    faults = check(problem, assignment)
-    if faults:
-        raise PartitionerError(
-            "the solver's own answer broke its rules: " + "; ".join(faults),
-            hint="This is a fault of the partitioner: please report it.",
-        )
-    return assignment
 
 
 def _require_options(problem: Problem, gap: float, time_limit_s: float) -> None:

@@ -42,6 +42,14 @@ class Unit:
     """Gradients that replicas of the pipeline sum after a step."""
     frozen: bool = False
     """Whether the unit uses a frozen parameter that no unit before it uses."""
+    host_s: float = 0.0
+    """What the host needs to start its forward and backward, while devices compute; 0
+    where its device has nothing to do."""
+
+    @property
+    def device_s(self) -> float:
+        """What its device needs for forward and backward."""
+        return self.forward_s + self.backward_s
 
     @property
     def weighted(self) -> bool:

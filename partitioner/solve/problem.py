@@ -31,9 +31,10 @@ class Problem:
     of S holds the stages r and 2S - 1 - r.
 
     Stage time (one micro-batch): sum over its units of ``forward_s + backward_s``, plus
-    ``forward_s`` again of every recomputed unit, divided by the speed of its device;
-    plus the time of communication. ``transfer="hops"``: ``hop_s`` of every value that
-    crosses the boundary before it and of every value that crosses the boundary after it
+    ``forward_s`` again of every recomputed unit; or the sum of ``host_s``, with the
+    forward's share again of every recomputed unit, if that is more; divided by the
+    speed of its device; plus the time of communication. ``transfer="hops"``: ``hop_s``
+    of every value that crosses the boundary before it and of every one after it
     (a value needed k stages later crosses k boundaries; a boundary between two stages
     of one rank is free; at a far one ``far_hop_s`` counts instead; of either the
     `paid_share`). ``transfer="ends"``: ``hop_s`` of every value that is made or read

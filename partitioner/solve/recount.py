@@ -31,6 +31,7 @@ class _Stage:
     """What one stage adds up to."""
 
     work_s: float = 0.0
+    host_s: float = 0.0
     paid_s: float = 0.0
     static: int = 0
     step: int = 0
@@ -70,7 +71,10 @@ def recount(
             here.transient = max(here.transient, unit.transient_bytes)
         here.freed -= unit.passing_bytes
         here.work_s += unit.backward_s + (2 if again else 1) * unit.forward_s
+        here.host_s += unit.host_s
         if again:
+            once_s = unit.forward_s + unit.backward_s
+            here.host_s += unit.host_s * unit.forward_s / once_s if once_s else 0.0
             here.brought_back[unit.block] += unit.saved_bytes
             most = max(here.beyond[unit.block], unit.beyond_bytes)
             here.beyond[unit.block] = most
@@ -84,7 +88,8 @@ def recount(
     ranks = [_stages_of(problem, rank) for rank in range(_ranks(problem))]
     return Counted(
         time_s=[
-            sum(stages[s].work_s for s in held) / _speed(problem, rank)
+            sum(max(stages[s].work_s, stages[s].host_s) for s in held)
+            / _speed(problem, rank)
             + sum(stages[s].paid_s for s in held)
             for rank, held in enumerate(ranks)
         ],

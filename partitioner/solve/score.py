@@ -11,6 +11,7 @@ from partitioner.solve.score_memory import Moments, held_bytes, saved_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from partitioner.solve.parts import Unit
     from partitioner.solve.problem import Problem
 
 __all__ = ["RankScore", "Score", "StageScore", "score"]
@@ -151,19 +152,16 @@ def score(
     saved, peak = saved_bytes(problem, stage_of, recomputed)
     moments = [Moments() for _ in range(problem.stages)]
     step = held_bytes(problem, stage_of, attrgetter("step_bytes"))
-    forward_s = [0.0] * problem.stages
-    backward_s = [0.0] * problem.stages
-    recompute_s = [0.0] * problem.stages
+    work = [_Work() for _ in range(problem.stages)]
     for unit, stage, again in zip(problem.units, stage_of, recomputed, strict=True):
-        forward_s[stage] += unit.forward_s
-        backward_s[stage] += unit.backward_s
-        recompute_s[stage] += unit.forward_s if again else 0.0
+        work[stage].add(unit, again=again)
         moments[stage].add(unit)
+    pace = [work[s].late / problem.speed(s) for s in range(problem.stages)]
     rows = tuple(
         StageScore(
-            forward_s=forward_s[s] / problem.speed(s),
-            backward_s=backward_s[s] / problem.speed(s),
-            recompute_s=recompute_s[s] / problem.speed(s),
+            forward_s=work[s].forward_s * pace[s],
+            backward_s=work[s].backward_s * pace[s],
+            recompute_s=work[s].recompute_s * pace[s],
             communication_s=communication_s[s],
             static_bytes=static[s] + problem.engine_bytes * (s < problem.ranks),
             saved_bytes=problem.in_flight[s] * saved[s],
@@ -191,6 +189,31 @@ def score(
         step_s=_weighted(problem.step_weights, times),
         objective_s=_weighted(problem.weights, times),
     )
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a stage computes in one micro-batch, and what its host needs for it."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    recompute_s: float = 0.0
+    host_s: float = 0.0
+
+    def add(self, unit: Unit, *, again: bool) -> None:
+        self.forward_s += unit.forward_s
+        self.backward_s += unit.backward_s
+        self.host_s += unit.host_s
+        if again:
+            self.recompute_s += unit.forward_s
+            share = unit.forward_s / unit.device_s if unit.device_s else 0.0
+            self.host_s += share * unit.host_s
+
+    @property
+    def late(self) -> float:
+        """How much longer all takes than on a device that never waits for its host."""
+        device_s = self.forward_s + self.backward_s + self.recompute_s
+        return max(1.0, self.host_s / device_s) if device_s else 1.0
 
 
 def _weighted(weights: tuple[float, float], times: Sequence[float]) -> float:

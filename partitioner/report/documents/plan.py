@@ -123,6 +123,7 @@ class Loss(TypedDict):
     backward_flops: int
     forward_s: float
     backward_s: float
+    host_s: float
     forward_bytes: int
     backward_bytes: int
     output_bytes: int
