@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from partitioner.errors import InfeasibleError
 from partitioner.solve.score import score
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["has_host", "solve_with_host"]
 
-SHARES = (1.0, 0.0, 0.5, 0.25, 0.75)
-"""Of the device's time in a mix, the most likely to bind first."""
+SHARES = (0.0, 0.5, 0.25, 0.75)
+"""Of the device's time in a mix, once the device's alone has left a gap."""
 
 
 def has_host(problem: Problem) -> bool:
@@ -41,8 +42,8 @@ def solve_with_host(
 ) -> Assignment:
     """Return the best of the answers to several mixes, with the best of their bounds.
 
-    The mix of devices' times alone comes first: where no host of its answer falls
-    behind, that is the answer.
+    Devices' times alone come first: where no host of that answer falls behind, it is
+    the answer.
 
     Args:
         problem: With ``host_s``.
@@ -51,41 +52,53 @@ def solve_with_host(
         deadline: Value of ``time.monotonic()`` after which no other mix is tried.
 
     Raises:
-        PartitionerError: Whatever the search raises.
+        PartitionerError: Whatever the search raises for devices' times alone.
     """
-    best: Assignment | None = None
-    bound_s, proof, warnings = 0.0, "", []
+    best = _rated(problem, search(_with_times(problem, _device_alone)))
     for mixed, bounds in _mixes(problem):
-        if best and (_closed(best, bound_s, gap) or time.monotonic() > deadline):
+        left_s = best.objective_s - best.bound_s
+        if left_s <= gap * best.objective_s or time.monotonic() > deadline:
             break
-        found = search(mixed)
-        warnings += [text for text in found.warnings if text not in warnings]
-        if bounds and found.bound_s >= bound_s:
-            bound_s, proof = found.bound_s, found.proof
-        exact_s = score(problem, found.stage_of, found.recomputed).objective_s
-        if best is None or exact_s < best.objective_s:
-            best = replace(found, objective_s=exact_s)
-    if best is None:  # there is always a first mix
-        raise RuntimeError
-    bound_s = min(bound_s, best.objective_s)
-    return replace(best, bound_s=bound_s, proof=proof, warnings=tuple(warnings))
+        try:
+            found = _rated(problem, search(mixed))
+        except InfeasibleError:
+            continue  # there are plans, as is known, but it has not found one
+        best = _joined(best, found, bounds=bounds)
+    return best
 
 
-def _closed(best: Assignment, bound_s: float, gap: float) -> bool:
-    return best.objective_s - bound_s <= gap * best.objective_s
+def _rated(problem: Problem, found: Assignment) -> Assignment:
+    """Return the answer to a mix with its true objective."""
+    exact_s = score(problem, found.stage_of, found.recomputed).objective_s
+    return replace(found, objective_s=exact_s, bound_s=min(found.bound_s, exact_s))
+
+
+def _joined(best: Assignment, found: Assignment, *, bounds: bool) -> Assignment:
+    """Return the better of two answers with the better of their bounds."""
+    better = found if found.objective_s < best.objective_s else best
+    surer = found if bounds and found.bound_s > best.bound_s else best
+    return replace(
+        better,
+        bound_s=min(surer.bound_s, better.objective_s),
+        proof=surer.proof,
+        warnings=tuple(dict.fromkeys((*best.warnings, *found.warnings))),
+    )
 
 
 def _mixes(problem: Problem) -> Iterator[tuple[Problem, bool]]:
     """Yield problems without a host, and whether what bounds them bounds the problem.
 
-    Under DualPipeV the weights of the objective follow the units' times, so that a
-    bound holds for the devices' times alone.
+    Under DualPipeV none does: the weights of the objective follow the units' times.
     """
     for share in SHARES:
-        bounds = share == 1 or problem.schedule != "dualpipev"
-        yield _with_times(problem, partial(_mixed, share=share)), bounds
+        mixed = _with_times(problem, partial(_mixed, share=share))
+        yield mixed, problem.schedule != "dualpipev"
     # No bound, for a host may catch up within a stage, but often a good answer.
     yield _with_times(problem, _slower), False
+
+
+def _device_alone(_unit: Unit) -> float:
+    return 1.0
 
 
 def _mixed(unit: Unit, *, share: float) -> float:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partitioner.errors import InfeasibleError, OptionError
-from partitioner.solve import Problem, check, score, solve
-from partitioner.solve.host import SHARES
+from partitioner.solve import Assignment, Problem, check, score, solve
+from partitioner.solve.host import SHARES, has_host, solve_with_host
 from tests.solve.oracle import best_objective_s, problems
 from tests.solve.settings import few, thorough
 from tests.solve.toys import chain
@@ -99,5 +100,31 @@ def test_late_layers_that_the_host_starts_slowly_get_more_stages():
     assert found.objective_s < rated_s
 
 
-def test_devices_alone_are_asked_first():
-    assert SHARES[0] == 1
+def test_what_other_mixes_do_not_find_is_no_loss():
+    problem = hosts(chain([4.0] * 4 + [1.0] * 12, stages=2), [0.75] * 4 + [2.0] * 12)
+    asked = []
+
+    def search(mixed: Problem) -> Assignment:
+        asked.append(mixed)
+        if len(asked) > 1:
+            raise InfeasibleError("nothing")
+        return solve(mixed, gap=0.0)
+
+    far = time.monotonic() + 1e9
+    found = solve_with_host(problem, search, gap=0.0, deadline=far)
+    assert len(asked) == 2 + len(SHARES)
+    assert not any(has_host(mixed) for mixed in asked)
+    assert check(problem, found) == []
+    late = solve_with_host(problem, solve, gap=0.0, deadline=0.0)
+    assert late.stage_of == found.stage_of
+
+
+def test_pairs_of_stages_obey_the_rules_with_a_host():
+    plain = chain([2.0] * 4 + [1.0] * 8, stages=4, schedule="dualpipev")
+    problem = hosts(plain, [0.5] * 4 + [3.0] * 8)
+    found = solve(problem, gap=0.0)
+    assert check(problem, found) == []
+    devices = solve(plain, gap=0.0)
+    assert found.bound_s >= devices.bound_s * (1 - 1e-9)
+    rated_s = score(problem, devices.stage_of, devices.recomputed).objective_s
+    assert found.objective_s <= rated_s
