@@ -29,8 +29,8 @@ class NodeCost:
     forward_s: float = 0.0
     backward_s: float = 0.0
     host_s: float = 0.0
-    """What the host needs to start both; of operations outside of repeated modules it
-    is not known: 0."""
+    """What the host needs to start both; it is known of repeated modules and the loss,
+    else 0."""
     forward_bytes: int = 0
     """Bytes its kernels read and write in forward."""
     backward_bytes: int = 0
@@ -98,8 +98,6 @@ class CostedGraph:
     """What the loss costs that the engine computes: it is counted at the output."""
     measured_share: float = 0.0
     """Share of the seconds that was measured."""
-    host_bound: bool = False
-    """The host needs longer to start the model's layers than the device for them."""
 
     @property
     def total(self) -> NodeCost:

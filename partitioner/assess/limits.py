@@ -52,18 +52,20 @@ def find_limits(case: Case, solver: Solver) -> Iterator[Limit]:
 
 def _unit(case: Case) -> Iterator[Limit]:
     """Look for a unit that is more than an equal share of the work."""
-    times = [
-        unit.forward_s * (2 if again else 1) + unit.backward_s
+    needs = [
+        unit.needs_s(again=again)
         for unit, again in zip(
             case.problem.units, case.assignment.recomputed, strict=True
         )
     ]
+    times = [max(each) for each in needs]
     speeds = [case.problem.speed(rank) for rank in range(case.problem.ranks)]
-    share_s = sum(times) / sum(speeds)
+    whole_s = max(map(sum, zip(*needs, strict=True)))
+    share_s = whole_s / sum(speeds)
     largest = max(range(len(times)), key=times.__getitem__)
     if times[largest] / max(speeds) > share_s:
         longest, total = case.problem.step_weights
-        least_s = (longest * times[largest] + total * sum(times)) / max(speeds)
+        least_s = (longest * times[largest] + total * whole_s) / max(speeds)
         yield Limit(
             kind="unit",
             words=(

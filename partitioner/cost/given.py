@@ -229,6 +229,7 @@ def _shared(
     cost: Cost,
 ) -> dict[fx.Node, NodeCost]:
     figures = cost.given()
+    said = [f"{way}_s" for way in ("forward", "backward") if f"{way}_s" in figures]
     for way in ("forward", "backward"):
         flops = figures.get(f"{way}_flops")
         if flops is not None and f"{way}_s" not in figures:
@@ -236,16 +237,24 @@ def _shared(
             least_s = flops / costed.profile.flops_per_s(dtype, "matmul")
             priced_s = sum(getattr(costs[node], f"{way}_s") for node in nodes)
             figures[f"{way}_s"] = max(priced_s, least_s)
-    changed = {node: costs[node] for node in nodes}
-    if any(name.endswith("_s") for name in figures):
-        # Who says what it takes, or measured it, has counted the host.
-        changed = {node: replace(costs[node], host_s=0.0) for node in nodes}
+    changed = {node: _without_host(costs[node], said) for node in nodes}
     for name, value in figures.items():
         shares = _shares([getattr(costs[node], name) for node in nodes])
         parts = _parts(value, shares, whole=not name.endswith("_s"))
         for node, part in zip(nodes, parts, strict=True):
             changed[node] = replace(changed[node], **{name: part})
     return changed
+
+
+def _without_host(cost: NodeCost, said: Sequence[str]) -> NodeCost:
+    """Return a cost without the host's part in passes whose seconds were said.
+
+    Who says or has measured what a pass takes has counted the host.
+    """
+    device_s = cost.forward_s + cost.backward_s
+    said_s = sum(getattr(cost, name) for name in said)
+    share = said_s / device_s if device_s else 0.0
+    return replace(cost, host_s=(1 - share) * cost.host_s)
 
 
 def _shares(values: Sequence[float]) -> list[float]:

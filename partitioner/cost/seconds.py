@@ -13,7 +13,7 @@ from partitioner.cost.weights import read_weights
 from partitioner.cost.work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from torch import fx
 
@@ -50,7 +50,6 @@ class _Timed:
         self._upkeep_s = self._upkeep()
         self._used: set[str] = set()
         self._blocks = self._known_blocks()
-        self._host_bound = _host_bound(timing for *_, timing in self._blocks)
         self._bare = {node: self._seconds(node) for node in costed.costs}
         self._timed = {n for n in self._bare if self._work.of_node(n) in self._used}
         self._host_s: dict[fx.Node, float] = {}
@@ -74,7 +73,6 @@ class _Timed:
             openings=tuple(opened.values()),
             measurements=self._measured.only(self._used | self._failed()),
             measured_share=self._share(),
-            host_bound=self._host_bound,
         )
 
     def _failed(self) -> set[str]:
@@ -144,10 +142,3 @@ class _Timed:
         total_s = sum(map(sum, self._bare.values()))
         timed_s = sum(sum(self._bare[node]) for node in self._timed & self._bare.keys())
         return timed_s / total_s if total_s else 0.0
-
-
-def _host_bound(blocks: Iterable[Timing]) -> bool:
-    """Whether the host needs longer for all blocks than the device does."""
-    timings = list(blocks)
-    device_s = sum(timing.forward_s + timing.backward_s for timing in timings)
-    return sum(timing.host_s for timing in timings) > device_s

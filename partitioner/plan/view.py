@@ -102,7 +102,7 @@ def _provenance(plan: Plan) -> dict[str, Any]:
         "proof": plan.assignment.proof,
         "solve_s": plan.assignment.solve_s,
         "profile": plan.costed.profile.name,
-        "prices": _prices(plan.costed) + _not_in_prices(plan),
+        "prices": _prices(plan.costed) + _paced_by_host(plan) + _not_in_prices(plan),
         "dtype": str(plan.graph.dtype).removeprefix("torch."),
     }
 
@@ -113,12 +113,22 @@ def _prices(costed: CostedGraph) -> str:
         return f"{costed.profile.name}'s profile"
     share = f"{costed.measured_share:.0%} of the time"
     found = f"measured on {costed.measurements.source}: {share}"
-    if costed.host_bound:
-        found += "; the host sets the pace: larger micro-batches help"
-        found += "" if costed.measurements.compiled else ", and so does compile=True"
     if costed.measurements.failed:
         found += f"; {costed.measurements.not_timed}: by the device's profile"
     return found
+
+
+def _paced_by_host(plan: Plan) -> str:
+    """Name the stages whose layers the host cannot start as fast as they run."""
+    rows = enumerate(plan.score.stages)
+    late = [str(stage) for stage, row in rows if row.host_bound]
+    if not late:
+        return ""
+    stages = f"stage{'s' if len(late) > 1 else ''} {', '.join(late)}"
+    measured = plan.costed.measurements
+    compiled = measured is not None and measured.compiled
+    helps = "larger micro-batches help" + ("" if compiled else ", or compile=True")
+    return f"; the host sets the pace of {stages}: {helps}"
 
 
 def _not_in_prices(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from partitioner.solve.score import score
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from partitioner.solve import Score
     from partitioner.solve.problem import Problem
 
 __all__ = ["price_assignment"]
@@ -30,10 +31,8 @@ def price_assignment(
         stage_of: Stage of each unit.
         recomputed: Whether each unit is recomputed in backward.
     """
-    weights_s = [0.0] * problem.stages
-    for unit, stage in zip(problem.units, stage_of, strict=True):
-        if unit.trainable:
-            weights_s[stage] += WEIGHT_SHARE * unit.backward_s / problem.speed(stage)
+    found = score(problem, stage_of, recomputed)
+    weights_s = _weights_s(problem, stage_of, found)
     activation_s = [0.0] * (problem.stages - 1)
     gradient_s = [0.0] * (problem.stages - 1)
     for value in problem.values:
@@ -44,7 +43,6 @@ def price_assignment(
             back_s = value.gradient_s(far=far)
             activation_s[boundary] += value.crossing_s(far=far) - back_s
             gradient_s[boundary] += back_s
-    found = score(problem, stage_of, recomputed)
     return PipelinePrice(
         chunks=tuple(
             ChunkPrice(
@@ -61,3 +59,16 @@ def price_assignment(
         activation_s=tuple(activation_s),
         gradient_s=tuple(gradient_s),
     )
+
+
+def _weights_s(problem: Problem, stage_of: Sequence[int], found: Score) -> list[float]:
+    """Return what of each stage's backward its weight gradients are."""
+    weights_s, whole_s = [0.0] * problem.stages, [0.0] * problem.stages
+    for unit, stage in zip(problem.units, stage_of, strict=True):
+        whole_s[stage] += unit.backward_s
+        if unit.trainable:
+            weights_s[stage] += WEIGHT_SHARE * unit.backward_s
+    return [
+        row.backward_s * mine_s / all_s if all_s else 0.0
+        for row, mine_s, all_s in zip(found.stages, weights_s, whole_s, strict=True)
+    ]

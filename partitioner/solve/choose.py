@@ -12,7 +12,7 @@ from partitioner.solve.ask import Settings
 from partitioner.solve.backends import require_solver
 from partitioner.solve.check import check
 from partitioner.solve.conflicts import conflict_error
-from partitioner.solve.host import has_host, solve_with_host
+from partitioner.solve.host import may_wait, solve_with_host
 from partitioner.solve.narrow import Search
 from partitioner.solve.problem import Assignment
 
@@ -59,15 +59,13 @@ def solve(
         deadline=started + time_limit_s,
         tell=progress or (lambda _: None),
     )
-    if has_host(problem):
-        assignment = solve_with_host(
-            problem,
-            partial(_search, settings=settings),
-            gap=gap,
-            deadline=settings.deadline,
-        )
-    else:
-        assignment = _search(problem, settings)
+    try:
+        assignment = _answer(problem, settings)
+    except (InfeasibleError, OptionError) as error:
+        conflict = problem.constraints and conflict_error(problem, settings)
+        if conflict:
+            raise conflict from error
+        raise
     assignment = replace(assignment, solve_s=time.monotonic() - started)
     faults = check(problem, assignment)
     if faults:
@@ -78,16 +76,19 @@ def solve(
     return assignment
 
 
-def _search(problem: Problem, settings: Settings) -> Assignment:
-    search = Search(problem=problem, settings=settings)
+def _answer(problem: Problem, settings: Settings) -> Assignment:
+    if not may_wait(problem):
+        return _search(problem, settings.deadline, settings=settings)
+    search = partial(_search, settings=settings)
+    return solve_with_host(
+        problem, search, gap=settings.gap, deadline=settings.deadline
+    )
+
+
+def _search(problem: Problem, deadline: float, *, settings: Settings) -> Assignment:
+    search = Search(problem=problem, settings=replace(settings, deadline=deadline))
     started = time.monotonic()
-    try:
-        best = search.run()
-    except (InfeasibleError, OptionError) as error:
-        conflict = problem.constraints and conflict_error(problem, settings)
-        if conflict:
-            raise conflict from error
-        raise
+    best = search.run()
     return Assignment(
         stage_of=best.stage_of,
         recomputed=best.recomputed,

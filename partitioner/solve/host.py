@@ -22,49 +22,68 @@ if TYPE_CHECKING:
     from partitioner.solve.parts import Unit
     from partitioner.solve.problem import Assignment, Problem
 
-__all__ = ["has_host", "solve_with_host"]
+__all__ = ["may_wait", "solve_with_host"]
 
 SHARES = (0.0, 0.5, 0.25, 0.75)
-"""Of the device's time in a mix, once the device's alone has left a gap."""
+"""Of the device's time in a mix."""
+FIRST_SHARE = 0.3
+"""Share of the time left for devices alone: it says most of the bound."""
+OTHER_SHARE = 0.5
+"""Share of the time left for each of the others."""
+_ROUNDING = 1e-9
 
 
-def has_host(problem: Problem) -> bool:
-    """Whether it is said what the host needs."""
-    return any(unit.host_s for unit in problem.units)
+def may_wait(problem: Problem) -> bool:
+    """Whether there is a unit that the host starts more slowly than it runs."""
+    return any(unit.host_s > unit.device_s > 0 for unit in problem.units)
 
 
 def solve_with_host(
     problem: Problem,
-    search: Callable[[Problem], Assignment],
+    search: Callable[[Problem, float], Assignment],
     *,
     gap: float,
     deadline: float,
 ) -> Assignment:
     """Return the best of the answers to several mixes, with the best of their bounds.
 
-    Devices' times alone come first: where no host of that answer falls behind, it is
-    the answer.
+    Devices alone come first: where no host of that answer falls behind, it is the
+    answer.
 
     Args:
         problem: With ``host_s``.
-        search: Solves a problem without.
+        search: Solves a problem without, until a value of ``time.monotonic()``.
         gap: Relative distance to the bound at which to stop.
-        deadline: Value of ``time.monotonic()`` after which no other mix is tried.
+        deadline: That value for all of them together.
 
     Raises:
-        PartitionerError: Whatever the search raises for devices' times alone.
+        PartitionerError: Whatever the search raises for devices alone.
     """
-    best = _rated(problem, search(_with_times(problem, _device_alone)))
+    devices = _with_times(problem, _device_alone)
+    for until in (_part(deadline, FIRST_SHARE), deadline):
+        found = search(devices, until)
+        best = _rated(problem, found)
+        late = best.objective_s > found.objective_s * (1 + _ROUNDING)
+        if late or found.gap <= gap:
+            break
+    if not late:
+        return best
     for mixed, bounds in _mixes(problem):
         left_s = best.objective_s - best.bound_s
         if left_s <= gap * best.objective_s or time.monotonic() > deadline:
             break
         try:
-            found = _rated(problem, search(mixed))
+            found = search(mixed, _part(deadline, OTHER_SHARE))
         except InfeasibleError:
             continue  # there are plans, as is known, but it has not found one
-        best = _joined(best, found, bounds=bounds)
+        best = _joined(best, _rated(problem, found), bounds=bounds)
     return best
+
+
+def _part(deadline: float, share: float) -> float:
+    """Return when a share of the time that is left is over."""
+    now = time.monotonic()
+    return now + share * max(0.0, deadline - now)
 
 
 def _rated(problem: Problem, found: Assignment) -> Assignment:
@@ -90,11 +109,11 @@ def _mixes(problem: Problem) -> Iterator[tuple[Problem, bool]]:
 
     Under DualPipeV none does: the weights of the objective follow the units' times.
     """
+    # No bound, for a host may catch up within a stage, but most often a good answer.
+    yield _with_times(problem, _slower), False
     for share in SHARES:
         mixed = _with_times(problem, partial(_mixed, share=share))
         yield mixed, problem.schedule != "dualpipev"
-    # No bound, for a host may catch up within a stage, but often a good answer.
-    yield _with_times(problem, _slower), False
 
 
 def _device_alone(_unit: Unit) -> float:

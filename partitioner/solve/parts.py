@@ -51,6 +51,13 @@ class Unit:
         """What its device needs for forward and backward."""
         return self.forward_s + self.backward_s
 
+    def needs_s(self, *, again: bool) -> tuple[float, float]:
+        """Return what its device and its host need, with its forward again or not."""
+        if not again or not self.device_s:
+            return self.device_s, self.host_s
+        times = 1 + self.forward_s / self.device_s
+        return times * self.device_s, times * self.host_s
+
     @property
     def weighted(self) -> bool:
         """Whether the unit has a parameter of its own: every stage needs one that has.

@@ -48,6 +48,11 @@ class _Stage:
     beyond: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """The most that a unit of each such block holds beyond that."""
 
+    @property
+    def slower_s(self) -> float:
+        """What the device takes, or the host if there is anything for a device."""
+        return max(self.work_s, self.host_s) if self.work_s else 0.0
+
     def peak(self, reserved: int) -> int:
         """What the larger of two moments of a backward holds on top."""
         blocks = [size + self.beyond[b] for b, size in self.brought_back.items()]
@@ -88,8 +93,7 @@ def recount(
     ranks = [_stages_of(problem, rank) for rank in range(_ranks(problem))]
     return Counted(
         time_s=[
-            sum(max(stages[s].work_s, stages[s].host_s) for s in held)
-            / _speed(problem, rank)
+            sum(stages[s].slower_s for s in held) / _speed(problem, rank)
             + sum(stages[s].paid_s for s in held)
             for rank, held in enumerate(ranks)
         ],

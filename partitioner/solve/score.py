@@ -29,6 +29,8 @@ class StageScore:
     backward_s: float
     recompute_s: float
     """Forward time spent again on recomputed units."""
+    host_bound: bool
+    """The host needs longer than the device, and all these times are its own."""
     communication_s: float
     """Time of all values that cross the boundaries before and after the stage."""
     static_bytes: int
@@ -162,6 +164,7 @@ def score(
             forward_s=work[s].forward_s * pace[s],
             backward_s=work[s].backward_s * pace[s],
             recompute_s=work[s].recompute_s * pace[s],
+            host_bound=work[s].late > 1,
             communication_s=communication_s[s],
             static_bytes=static[s] + problem.engine_bytes * (s < problem.ranks),
             saved_bytes=problem.in_flight[s] * saved[s],
@@ -203,11 +206,8 @@ class _Work:
     def add(self, unit: Unit, *, again: bool) -> None:
         self.forward_s += unit.forward_s
         self.backward_s += unit.backward_s
-        self.host_s += unit.host_s
-        if again:
-            self.recompute_s += unit.forward_s
-            share = unit.forward_s / unit.device_s if unit.device_s else 0.0
-            self.host_s += share * unit.host_s
+        self.recompute_s += unit.forward_s if again else 0.0
+        self.host_s += unit.needs_s(again=again)[1]
 
     @property
     def late(self) -> float:

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
 import pytest
 import torch
 from torch import nn
 
+from partitioner.assess.limits import find_limits
 from partitioner.report.units import format_seconds
 from tests.assess.cases import Tower, planned, tower
+
+if TYPE_CHECKING:
+    from partitioner.assess.variants import Solver
 
 
 def limits_of(explanation):
@@ -74,6 +81,19 @@ def test_a_unit_above_an_equal_share_is_named():
     assert least_s <= plan.bound_s
     assert f"no step is shorter than {format_seconds(least_s)}" in first.words
     assert "unit" not in limits_of(tower().explain())
+
+
+def test_a_unit_that_the_host_starts_slowly_is_named():
+    case = tower()._case
+    work_s = sum(unit.device_s for unit in case.problem.units)
+    units = [
+        replace(unit, host_s=work_s if index == 1 else 0.0)
+        for index, unit in enumerate(case.problem.units)
+    ]
+    late = replace(case, problem=replace(case.problem, units=tuple(units)))
+    first = next(find_limits(late, cast("Solver", None)))
+    assert first.kind == "unit"
+    assert f"takes {format_seconds(work_s)} for one micro-batch" in first.words
 
 
 def test_memory_is_named_where_the_limit_costs_time():

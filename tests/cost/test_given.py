@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -74,6 +75,27 @@ def test_seconds_follow_from_flops_where_none_are_given(graph):
     assert cost.forward_s == pytest.approx(10**9 / rate)
     given = priced(graph, {"head": Cost(forward_flops=10**9, forward_s=2.0)})
     assert costs_of(given, "head")[0].forward_s == 2.0
+
+
+def test_seconds_that_are_given_have_counted_the_host(graph):
+    plain = price(graph, profile=resolve("cpu"))
+    costed = replace(
+        plain,
+        costs={
+            node: replace(cost, host_s=3 * (cost.forward_s + cost.backward_s))
+            for node, cost in plain.costs.items()
+        },
+    )
+
+    def host_s(**figures):
+        given = find_given(graph, {"head": Cost(**figures)})
+        return costs_of(with_given(costed, given), "head")[0].host_s
+
+    (before,) = costs_of(costed, "head")
+    assert host_s(saved_bytes=7) == before.host_s
+    assert host_s(forward_flops=1) == before.host_s
+    assert host_s(forward_s=1.0) == pytest.approx(3 * before.backward_s)
+    assert host_s(forward_s=1.0, backward_s=2.0) == pytest.approx(0.0, abs=1e-15)
 
 
 @pytest.mark.parametrize("pattern", ["layers.*", Mixer, "layers.[0-3]"])

@@ -30,6 +30,21 @@ def test_stages_cost_what_their_units_cost():
     assert second.in_flight_bytes == rows[1].in_flight_bytes
 
 
+def test_a_late_host_makes_all_of_a_stage_longer():
+    plain = chain((2.0, 4.0, 6.0, 8.0), trainable=[True, True, False, True])
+    first, *others = plain.units
+    problem = replace(plain, units=(replace(first, host_s=12.0), *others))
+    stage_of, again = (0, 0, 1, 1), (False, True, False, False)
+    late, same = price_assignment(problem, stage_of, again).chunks
+    usual, other = price_assignment(plain, stage_of, again).chunks
+
+    assert same == other
+    for name in (
+        "forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s",
+    ):  # fmt: skip
+        assert getattr(late, name) == pytest.approx(1.5 * getattr(usual, name))
+
+
 def test_a_value_costs_every_boundary_that_it_crosses_each_way():
     problem = replace(
         chain((1.0, 1.0, 1.0), stages=3),

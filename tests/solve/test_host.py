@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from partitioner.errors import InfeasibleError, OptionError
 from partitioner.solve import Assignment, Problem, check, score, solve
-from partitioner.solve.host import SHARES, has_host, solve_with_host
+from partitioner.solve.host import SHARES, may_wait, solve_with_host
 from tests.solve.oracle import best_objective_s, problems
 from tests.solve.settings import few, thorough
 from tests.solve.toys import chain
@@ -74,7 +74,7 @@ def test_what_a_stage_takes_is_the_slower_of_two_sums():
 
 def test_late_layers_that_the_host_starts_slowly_get_more_stages():
     """As in a residual network: few large images at first, many small ones later."""
-    problem = hosts(chain([4.0] * 4 + [1.0] * 12, stages=2), [0.75] * 4 + [2.0] * 12)
+    problem = slow_late_layers()
     found = solve(problem, gap=0.0)
     count = len(problem.units)
     best_s = min(
@@ -100,23 +100,76 @@ def test_late_layers_that_the_host_starts_slowly_get_more_stages():
     assert found.objective_s < rated_s
 
 
-def test_what_other_mixes_do_not_find_is_no_loss():
-    problem = hosts(chain([4.0] * 4 + [1.0] * 12, stages=2), [0.75] * 4 + [2.0] * 12)
-    asked = []
+def slow_late_layers() -> Problem:
+    return hosts(chain([4.0] * 4 + [1.0] * 12, stages=2), [0.75] * 4 + [2.0] * 12)
 
-    def search(mixed: Problem) -> Assignment:
-        asked.append(mixed)
-        if len(asked) > 1:
+
+class Asked:
+    """Searches, and remembers what for; from some search on it finds nothing.
+
+    Args:
+        finds: Searches that find something.
+    """
+
+    def __init__(self, finds: int = 100) -> None:
+        self.finds = finds
+        self.problems: list[Problem] = []
+        self.until_s: list[float] = []
+
+    def __call__(self, problem: Problem, deadline: float) -> Assignment:
+        self.problems.append(problem)
+        self.until_s.append(deadline - time.monotonic())
+        if len(self.problems) > self.finds:
             raise InfeasibleError("nothing")
-        return solve(mixed, gap=0.0)
+        return solve(problem, gap=0.01)
 
-    far = time.monotonic() + 1e9
-    found = solve_with_host(problem, search, gap=0.0, deadline=far)
-    assert len(asked) == 2 + len(SHARES)
-    assert not any(has_host(mixed) for mixed in asked)
+
+def test_what_other_mixes_do_not_find_is_no_loss():
+    problem, asked = slow_late_layers(), Asked(finds=1)
+    found = solve_with_host(problem, asked, gap=0.0, deadline=time.monotonic() + 1000.0)
+    assert len(asked.problems) == 2 + len(SHARES)
+    assert not any(may_wait(mixed) for mixed in asked.problems)
     assert check(problem, found) == []
-    late = solve_with_host(problem, solve, gap=0.0, deadline=0.0)
+    late = solve_with_host(problem, Asked(), gap=0.0, deadline=0.0)
     assert late.stage_of == found.stage_of
+
+
+def test_no_search_has_all_the_time_and_the_slower_of_both_comes_second():
+    problem, asked = slow_late_layers(), Asked()
+    solve_with_host(problem, asked, gap=0.0, deadline=time.monotonic() + 1000.0)
+    assert max(asked.until_s) < 600
+    assert asked.until_s[1] > asked.until_s[0]
+    slower = [max(unit.device_s, unit.host_s) for unit in problem.units]
+    assert [unit.device_s for unit in asked.problems[1].units] == pytest.approx(slower)
+
+
+def test_one_search_is_enough_where_no_host_falls_behind():
+    problem = hosts(chain([1.0] * 8, stages=2), [3.0] + [0.1] * 7)
+    asked = Asked()
+    found = solve_with_host(
+        problem, asked, gap=0.02, deadline=time.monotonic() + 1000.0
+    )
+    assert len(asked.problems) == 1
+    assert found.gap <= 0.02
+    assert may_wait(problem)
+    assert not may_wait(hosts(problem, [1.0] * 8))
+
+
+def test_mixes_bound_nothing_where_weights_follow_the_work():
+    """Forwards that the host starts slowly, backwards that it does not start at all."""
+    plain = chain([1.0] * 8, stages=4, schedule="dualpipev")
+    units = tuple(
+        dataclasses.replace(
+            unit,
+            forward_s=1.0 - index % 2,
+            backward_s=float(index % 2),
+            host_s=2.0 - 2.0 * (index % 2),
+        )
+        for index, unit in enumerate(plain.units)
+    )
+    problem = dataclasses.replace(plain, units=units)
+    found = solve(problem, gap=0.0)
+    assert found.bound_s <= best_objective_s(problem) * (1 + 1e-9)
 
 
 def test_pairs_of_stages_obey_the_rules_with_a_host():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from partitioner import Cost, Plan, TraceError, partition
+from partitioner import Cost, Plan, TraceError, measure_model, partition
 from partitioner.timeline import Trace
 from partitioner.timeline.forecast import forecast
 from tests.timeline.recorded import document, written
@@ -88,6 +89,29 @@ def test_layers_leave_a_stage_that_was_slow(tmp_path: Path, schedule: str):
     backward_s = [p.score.stages[-1].backward_s for p in (plan, stayed)]
     assert backward_s[1] == pytest.approx(3 * backward_s[0])
     assert again.simulation.step_s < stayed.simulation.step_s
+
+
+def test_what_a_run_took_has_counted_the_host(tmp_path: Path):
+    timings = measure_model(model(), example_inputs=torch.zeros(2, 8), device="cpu")
+    blocks = {
+        name: replace(each, host_s=3 * (each.forward_s + each.backward_s))
+        for name, each in timings.blocks.items()
+    }
+    plan = partition(
+        model(),
+        STAGES,
+        example_inputs=torch.zeros(2, 8),
+        micro_batches=16,
+        measurements=replace(timings, blocks=blocks),
+    )
+    assert all(stage.host_bound for stage in plan.score.stages)
+    told = "the host sets the pace of stages 0, 1, 2, 3: larger micro-batches help, or"
+    assert told in plan.to_dict()["provenance"]["prices"]
+    again = plan.replan(recorded(plan, tmp_path / "trace.json"))
+    assert not any(stage.host_bound for stage in again.score.stages)
+    assert "host sets the pace" not in again.to_dict()["provenance"]["prices"]
+    stayed = again.reassigned(plan)
+    assert stayed.simulation.step_s == pytest.approx(plan.simulation.step_s)
 
 
 def test_a_module_that_was_slow_costs_more_than_its_neighbours(tmp_path: Path):
