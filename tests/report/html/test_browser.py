@@ -246,12 +246,14 @@ def test_equal_layers_of_a_deep_model_are_one_box_each_and_open(browser, pages):
     assert len(names) < LAYERS / 2
     group = closed(box(browser, groups[0]))
     group.find_element(By.CSS_SELECTOR, "summary").click()
-    layers = inside(group)
+    layers = WebDriverWait(browser, 20).until(lambda _: inside(group))
     first, last = groups[0].removeprefix("layers.").split("…")
     assert layers == [f"layers.{i}" for i in range(int(first), int(last) + 1)]
     layer = box(browser, groups[0], layers[1])
     layer.find_element(By.CSS_SELECTOR, "summary").send_keys(Keys.ENTER)
-    assert set(dict(Block(4).named_children())) <= set(inside(layer))
+    # What several boxes share is put into one when the browser says that it is open.
+    found = WebDriverWait(browser, 20).until(lambda _: inside(layer))
+    assert set(dict(Block(4).named_children())) <= set(found)
     row = next(
         row
         for row in deep_plan().breakdown("module")["rows"]
