@@ -72,6 +72,12 @@ def inside(found: WebElement) -> list[str]:
     return [name_of(one) for one in boxes if one.is_displayed()]
 
 
+def filled(driver: Chrome, found: WebElement) -> list[str]:
+    """Return what is inside of a box once it is there: the page fills it on opening."""
+    names: list[str] = WebDriverWait(driver, 20).until(lambda _: inside(found))
+    return names
+
+
 def facts(found: WebElement) -> dict[str, str]:
     rows = found.find_elements(By.CSS_SELECTOR, ":scope > .facts > div")
     pairs = [row.find_elements(By.CSS_SELECTOR, "dt, dd") for row in rows]
@@ -136,13 +142,13 @@ def test_a_module_opens_by_key_and_says_what_it_costs(browser, pages):
     layer = closed(box(browser, "transformer", "h.0"))
     assert inside(layer) == []
     layer.find_element(By.CSS_SELECTOR, "summary").send_keys(Keys.ENTER)
-    assert inside(layer)[:2] == ["ln_1", "attn"]
+    assert filled(browser, layer)[:2] == ["ln_1", "attn"]
     row = rows["transformer.h.0"]
     assert facts(layer)["forward"] == format_seconds(row["forward_s"])
     assert facts(layer)["saved for backward"] == format_bytes(row["saved_bytes"])
     assert browser.switch_to.active_element.tag_name == "summary"
     browser.switch_to.active_element.send_keys(Keys.SPACE)
-    assert inside(layer) == []
+    WebDriverWait(browser, 20).until(lambda _: not inside(layer))
 
 
 def test_every_summary_is_reached_by_tab_and_opens_by_click(browser, pages):
@@ -154,7 +160,8 @@ def test_every_summary_is_reached_by_tab_and_opens_by_click(browser, pages):
     reached = browser.switch_to.active_element
     assert reached.find_element(By.CSS_SELECTOR, ".name").text == inside(outer)[0]
     reached.click()
-    assert "forward" in facts(reached.find_element(By.XPATH, ".."))
+    opened = reached.find_element(By.XPATH, "..")
+    WebDriverWait(browser, 20).until(lambda _: "forward" in facts(opened))
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -246,14 +253,12 @@ def test_equal_layers_of_a_deep_model_are_one_box_each_and_open(browser, pages):
     assert len(names) < LAYERS / 2
     group = closed(box(browser, groups[0]))
     group.find_element(By.CSS_SELECTOR, "summary").click()
-    layers = WebDriverWait(browser, 20).until(lambda _: inside(group))
+    layers = filled(browser, group)
     first, last = groups[0].removeprefix("layers.").split("…")
     assert layers == [f"layers.{i}" for i in range(int(first), int(last) + 1)]
     layer = box(browser, groups[0], layers[1])
     layer.find_element(By.CSS_SELECTOR, "summary").send_keys(Keys.ENTER)
-    # What several boxes share is put into one when the browser says that it is open.
-    found = WebDriverWait(browser, 20).until(lambda _: inside(layer))
-    assert set(dict(Block(4).named_children())) <= set(found)
+    assert set(dict(Block(4).named_children())) <= set(filled(browser, layer))
     row = next(
         row
         for row in deep_plan().breakdown("module")["rows"]
