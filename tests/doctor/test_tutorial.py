@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,9 @@ class Regression(nn.Sequential):
         super().__init__(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8), nn.Linear(8, 1))
 
 
-def train(config: dict[str, Any], samples: int) -> list[float]:
+def train(config: dict[str, Any], samples: int, folder: Path) -> list[float]:
     """Train by a configuration; return the losses, on this rank."""
+    os.chdir(folder)  # its logs go to ./logs
     torch.manual_seed(0)
     inputs = torch.randn(samples, 8)
     model = Regression()
@@ -96,7 +98,7 @@ def train(config: dict[str, Any], samples: int) -> list[float]:
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("samples", [2, 512])
-def test_the_corrected_copy_trains_by_a_plan(samples: int):
+def test_the_corrected_copy_trains_by_a_plan(samples: int, tmp_path: Path):
     inputs = torch.zeros(samples, 8)
     plan = partition(
         Regression(), 2, example_inputs=inputs, micro_batches=8, device="cpu"
@@ -105,7 +107,8 @@ def test_the_corrected_copy_trains_by_a_plan(samples: int):
     machine = replace(read_machine(), compiler=None)
     examination = found(plan=plan.to_dict(), processes=2, machine=machine)
     assert "plan-precision" in {finding.code for finding in examination.findings}
-    first, second = launch(2, train, examination.fixed, samples)
+    first, second = launch(2, train, examination.fixed, samples, tmp_path)
+    assert list((tmp_path / "logs").iterdir())
     assert first == second
     assert len(first) == STEPS
     assert first[2] < first[1] < first[0]
