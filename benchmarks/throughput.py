@@ -50,8 +50,8 @@ def main() -> int:
     deadline = time.monotonic() + options.budget_s
     device = join(options.device)
     dtype = getattr(torch, options.dtype)
-    name = "results-fused.jsonl" if options.fused else "results.jsonl"
-    results = Results(options.out / name)
+    file = "results-fused.jsonl" if options.fused else "results.jsonl"
+    results = Results(options.out / file)
     for name in options.models:
         workload = WORKLOADS[name](tiny=device.type == "cpu", dtype=dtype)
         for micro_batches in options.micro_batches:

@@ -42,7 +42,7 @@ def unusual_order(tensor: Tensor) -> tuple[int, ...]:
 
 def reordered(value: Tensor | int, order: tuple[int, ...]) -> Tensor | int:
     """Return a tensor whose dimensions came in the order of memory in their own."""
-    places = sorted(range(len(order)), key=order.__getitem__)
+    places = _places(order)
     if not isinstance(value, Tensor) or places == list(range(len(order))):
         return value
     return value.permute(places)
@@ -60,5 +60,9 @@ def in_order(
     """
     if not order:
         return make(tuple(shape))
-    places = sorted(range(len(order)), key=order.__getitem__)
-    return make([shape[dim] for dim in order]).permute(places)
+    return make([shape[dim] for dim in order]).permute(_places(order))
+
+
+def _places(order: Sequence[int]) -> list[int]:
+    """Return for each dimension where it stands in an order of all."""
+    return sorted(range(len(order)), key=order.__getitem__)
