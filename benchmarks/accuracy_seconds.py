@@ -10,8 +10,6 @@ runs as in training: forward and backward, gradients added up as the engine does
 from __future__ import annotations
 
 import argparse
-import gc
-import itertools
 import json
 import statistics
 import time
@@ -23,6 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.models import SHAPES
+from benchmarks.speed.alone import Stage, run_alone
+from benchmarks.speed.ranks import join_alone
+from benchmarks.speed.stages import in_turn
+from benchmarks.speed.sums import sums_of
+from benchmarks.speed.timing import free
 from partitioner.capture import capture
 from partitioner.cost import Measurements, Units, measure, price, problem, resolve
 from partitioner.cost.blocks import block_spans
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
 
     from partitioner.costed import CostedGraph
 
-WARM_UP, REPEATS = 3, 12
 STAGES = 4
 
 
@@ -172,7 +174,10 @@ def placement(units: Units, stage_of: Sequence[int], stages: int) -> Placement:
 def run_stages(
     graph: ModelGraph, place: Placement, tensors: Sequence[Tensor]
 ) -> list[float]:
-    """Run each stage alone on what the stage before really sends."""
+    """Run each stage alone on what the stage before really sends; return its seconds.
+
+    As in training: forward and backward, gradients added as a plan's engine does.
+    """
     layers = emit(graph, place)
     segments = [
         Segment(
@@ -180,62 +185,27 @@ def run_stages(
             receive=layer.receive,
             send=layer.send,
             is_first=layer.is_first,
-        ).train()
+        )
         for layer in layers.layers
     ]
     received: Any = tuple(tensors[index] for index in layers.first)
+    device = tensors[0].device
     seconds = []
-    for stage in range(place.stages):
-        part = segments[layers.parts[stage] : layers.parts[stage + 1]]
-        seconds.append(time_stage(part, received))
-        with torch.no_grad():
-            received = forward(part, received)
+    for number in range(place.stages):
+        part = segments[layers.parts[number] : layers.parts[number + 1]]
+        weights = dict(nn.ModuleList(part).train().named_parameters())
+        stage = Stage(
+            forward=in_turn(part, hands_to_loss=False),
+            loss=None,
+            sums=sums_of(weights, graph.dtype, plans=True),
+            is_first=number == 0,
+        )
+        alone = run_alone(stage, received, None, device)
+        seconds.append(alone.seconds)
+        received = alone.made
+        del stage
+        free(device)
     return seconds
-
-
-def forward(segments: Sequence[nn.Module], received: Any) -> Any:
-    """Run the segments of one stage."""
-    value = received
-    for segment in segments:
-        value = segment(value)
-    return value
-
-
-def time_stage(segments: Sequence[nn.Module], received: Any) -> float:
-    """Return the median seconds of one micro-batch, forward and backward."""
-    weights: set[Tensor] = {
-        p for s in segments for p in s.parameters() if p.requires_grad
-    }
-    totals = {weight: torch.zeros_like(weight) for weight in weights}
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(REPEATS + 1)]
-    for number in range(WARM_UP + REPEATS):
-        if number >= WARM_UP:
-            marks[number - WARM_UP].record()
-        micro_batch(segments, received, totals)
-    marks[-1].record()
-    torch.cuda.synchronize()
-    pairs = itertools.pairwise(marks)
-    seconds = float(statistics.median(a.elapsed_time(b) / 1e3 for a, b in pairs))
-    for weight in weights:
-        weight.grad = None
-    return seconds
-
-
-def micro_batch(
-    segments: Sequence[nn.Module], received: Any, totals: dict[Tensor, Tensor]
-) -> None:
-    """Run one micro-batch as the plan's engine does in bfloat16."""
-    mine = tuple(
-        t.detach().clone().requires_grad_(t.is_floating_point()) for t in received
-    )
-    out = forward(segments, mine)
-    outputs = [t for t in out if isinstance(t, Tensor) and t.requires_grad]
-    torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
-    with torch.no_grad():
-        for weight, total in totals.items():
-            if weight.grad is not None:
-                total.add_(weight.grad)
-                weight.grad = None
 
 
 def main() -> int:
@@ -246,7 +216,7 @@ def main() -> int:
     parser.add_argument("--cache", help="folder for timings; default: the user's cache")
     parser.add_argument("--every", type=int, default=1, help="take each nth cut")
     options = parser.parse_args()
-    device = torch.device("cuda")
+    device = join_alone("cuda")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bfloat16")
     results = []
     for name in options.models:
@@ -255,8 +225,7 @@ def main() -> int:
         if options.json:
             found = [{**asdict(r), **r.summary()} for r in results]
             options.json.write_text(json.dumps(found, indent=1))
-        gc.collect()
-        torch.cuda.empty_cache()
+        free(device)
     return 0
 
 

@@ -45,7 +45,7 @@ def main() -> None:
         dtype=dtype,
         micro_batches=options.micro_batches,
     )
-    planner = Planner(setting, options.out)
+    planner = Planner(setting, options.out, stages=dist.get_world_size())
     plan = planner.plan(compiled=options.compiled, whole_layers=False)
     curves = options.out / "curves"
     monitor = {"enabled": True, "output_path": str(curves), "job_name": "recording"}

@@ -12,16 +12,15 @@ file has is not run again. ``--device cpu`` rehearses all of it with tiny shapes
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import statistics
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from benchmarks.speed.choosing import add_options, chosen
 from benchmarks.speed.ours import Planner
 from benchmarks.speed.profiling import profiled
 from benchmarks.speed.ranks import gather, join, joined
@@ -33,15 +32,12 @@ from benchmarks.speed.timing import free, timed_steps
 from benchmarks.speed.variants import variants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from benchmarks.speed.results import Key
     from benchmarks.speed.runner import Runner
     from benchmarks.speed.variants import Variant
-
-
-MODELS = [name for name in WORKLOADS if name != "llama-7b"]
-"""What fits one GPU."""
 
 
 def main() -> int:
@@ -75,12 +71,12 @@ def _run_all(
     setting: Setting, results: Results, options: argparse.Namespace, deadline: float
 ) -> None:
     """Run the chosen variants of one model that the results lack."""
-    planner = Planner(setting, options.out)
-    chosen = list(_chosen(variants(setting, planner), options, planner))
+    planner = Planner(setting, options.out, stages=dist.get_world_size())
+    wanted = list(chosen(variants(setting, planner), options, planner))
     seen = shared(
         lambda: results.seen() - (results.failed() if options.retry else set())
     )
-    for variant, repetition in _rotated(chosen, options.repetitions):
+    for variant, repetition in _rotated(wanted, options.repetitions):
         workload = setting.workload.name
         key = (workload, setting.micro_batches, variant.name, repetition)
         if key in seen:
@@ -88,30 +84,6 @@ def _run_all(
         if shared(lambda: time.monotonic() > deadline):
             return
         _run(variant, key, setting, results, options)
-
-
-def _chosen(
-    all_variants: Iterable[Variant], options: argparse.Namespace, planner: Planner
-) -> Iterator[Variant]:
-    """Yield the variants that patterns name, in that order; cuts if asked for."""
-    left = list(all_variants)
-    for pattern in options.variants:
-        named = [each for each in left if fnmatch.fnmatch(each.name, pattern)]
-        left = [each for each in left if each not in named]
-        yield from (each for each in named if _is_asked_for(each, options, planner))
-
-
-def _is_asked_for(
-    variant: Variant, options: argparse.Namespace, planner: Planner
-) -> bool:
-    """Whether a variant is no whole-layer cut, or one of those that were chosen."""
-    kind, _, cut = variant.name.partition("/hand-cut-")
-    if not cut:
-        return True
-    if options.near_planned is not None:
-        plan = planner.plan(compiled=kind == "compiled", whole_layers=True)
-        return abs(int(cut) - planner.parts_of(plan)[1]) <= int(options.near_planned)
-    return options.cuts is None or int(cut) in options.cuts
 
 
 def _rotated(
@@ -220,35 +192,15 @@ def _rounded(found: Any) -> Any:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=MODELS)
-    parser.add_argument("--micro-batches", nargs="+", type=int, default=[32])
-    parser.add_argument(
-        "--variants", nargs="+", default=["*"], help="patterns of names, in order"
-    )
-    parser.add_argument(
-        "--cuts", nargs="*", type=int, help="hand-written whole-layer cuts; all"
-    )
-    parser.add_argument(
-        "--near-planned",
-        type=int,
-        metavar="N",
-        help="in place of --cuts: those up to N layers from the planner's",
-    )
+    add_options(parser)
     parser.add_argument("--repetitions", type=int, default=2)
     parser.add_argument("--warm-up", type=int, default=2, help="steps not timed")
     parser.add_argument("--steps", type=int, default=4, help="steps timed")
-    parser.add_argument(
-        "--budget-s", type=float, default=float("inf"), help="begin nothing after this"
-    )
     parser.add_argument("--profile", action="store_true", help="say where time goes")
     parser.add_argument(
         "--traces", action="store_true", help="with --profile: write torch's traces"
     )
     parser.add_argument("--fused", action="store_true", help="torch's fused AdamW")
-    parser.add_argument("--retry", action="store_true", help="run again what failed")
-    parser.add_argument("--out", type=Path, default=Path("build/throughput"))
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     return parser.parse_args()
 
 

@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 from deepspeed.pipe import DualPipeVModule, PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
-from torch import Tensor, nn
+from torch import nn
 
+from benchmarks.speed.hand_wire import as_pair, from_wire, to_wire, wire
 from benchmarks.speed.layers import load_original
 from benchmarks.speed.runner import EngineRunner
 
@@ -41,20 +42,10 @@ class _Exact:
         super().__init__(*args, **options)
 
     def forward(self, received: Any) -> Any:
-        """Run the stage, on images in channels-last order.
-
-        DeepSpeed sends contiguous tensors alone, and runs backward once for each tensor
-        that it sends: several are joined.
-        """
-        shapes = self._wire[self._local_start]
-        if self._local_start and len(shapes) > 1:
-            sizes = [shape.numel() for shape in shapes]
-            pieces = zip(received.split(sizes), shapes, strict=True)
-            received = tuple(piece.view(shape) for piece, shape in pieces)
-        found = super().forward(_as_images(received, torch.channels_last))  # type: ignore[misc]
-        if isinstance(found, tuple):
-            return torch.cat([each.reshape(-1) for each in found])
-        return _as_images(found, torch.contiguous_format)
+        """Run the stage on what it receives in one tensor, and send one."""
+        shapes = self._wire[self._local_start] if self._local_start else None
+        made = super().forward(from_wire(received, shapes))  # type: ignore[misc]
+        return to_wire(made)
 
     def _partition_layers(self, method: str) -> None:  # noqa: ARG002 - see ``cut``
         super()._partition_layers(  # type: ignore[misc]
@@ -160,7 +151,7 @@ def _build(
         module = kind(
             layers=setting.workload.layers(),
             cut=cut,
-            wire=_wire(setting),
+            wire=wire(setting),
             loss_fn=torch.compile(loss) if compiled else loss,
             **ranks,
         )
@@ -173,21 +164,8 @@ def _build(
             layer.compile(dynamic=False)
     engine, *_ = deepspeed.initialize(model=module, config=setting.config())
     data = setting.data_on_device if on_device else setting.data
-    batches = [_as_pair(inputs, labels) for inputs, labels in data]
+    batches = [as_pair(inputs, labels) for inputs, labels in data]
     return EngineRunner(engine, itertools.cycle(batches), list(map(int, module.parts)))
-
-
-def _wire(setting: Setting) -> list[list[torch.Size]]:
-    """Return the shapes of what every layer receives."""
-    found = []
-    inputs = {name: value.to("meta") for name, value in setting.data[0][0].items()}
-    value, _ = _as_pair(inputs, None)
-    with torch.device("meta"):
-        for spec in setting.workload.layers():
-            tensors = value if isinstance(value, tuple) else (value,)
-            found.append([tensor.shape for tensor in tensors])
-            value = spec.build().to(setting.dtype)(value)
-    return found
 
 
 def _layers(module: Any) -> Sequence[nn.Module]:
@@ -195,18 +173,3 @@ def _layers(module: Any) -> Sequence[nn.Module]:
         return [layer for layers in module.phase_funcs for layer in layers]
     found: list[nn.Module] = module.forward_funcs
     return found
-
-
-def _as_images(value: Any, memory_format: torch.memory_format) -> Any:
-    """Return a batch of images in another order in memory; all else as it is."""
-    if isinstance(value, tuple):
-        return tuple(_as_images(each, memory_format) for each in value)
-    if isinstance(value, Tensor) and value.dim() == 4:  # noqa: PLR2004 - NCHW
-        return value.contiguous(memory_format=memory_format)
-    return value
-
-
-def _as_pair(inputs: dict[str, Any], labels: Any) -> tuple[Any, Any]:
-    """Return DeepSpeed's form: a tensor, or a tuple of several."""
-    tensors = tuple(inputs.values())
-    return (tensors[0] if len(tensors) == 1 else tensors), labels

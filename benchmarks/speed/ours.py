@@ -8,7 +8,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from benchmarks.speed.runner import EngineRunner
 from benchmarks.speed.setting import QUIET, shared
@@ -23,7 +22,30 @@ if TYPE_CHECKING:
 
     from benchmarks.speed.setting import Setting
 
-__all__ = ["Planner", "measured"]
+__all__ = ["Needs", "Planner", "first_units", "measured", "stage_needs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a plan predicts of a stage and one micro-batch, messages left out."""
+
+    device_s: float
+    host_s: float
+
+
+def stage_needs(plan: Plan) -> list[Needs]:
+    """Return what each stage's device needs and what its host does.
+
+    The slower of the two is the stage's time.
+    """
+    totals = [[0.0, 0.0] for _ in range(plan.problem.stages)]
+    found = plan.assignment
+    stages = zip(plan.problem.units, found.stage_of, found.recomputed, strict=True)
+    for unit, stage, again in stages:
+        device_s, host_s = unit.needs_s(again=again)
+        totals[stage][0] += device_s
+        totals[stage][1] += host_s
+    return [Needs(device_s=device_s, host_s=host_s) for device_s, host_s in totals]
 
 
 @dataclass(frozen=True)
@@ -33,10 +55,12 @@ class Planner:
     Args:
         setting: The model and its data.
         folder: Where timings of the model's parts are kept.
+        stages: What 1F1B has; DualPipeV has twice as many.
     """
 
     setting: Setting
     folder: Path
+    stages: int
 
     def plan(
         self, *, compiled: bool, whole_layers: bool, schedule: str = "1f1b"
@@ -134,7 +158,7 @@ class Planner:
             zero_bubble=zero_bubble,
         )
         data = self.setting.data_on_device if on_device else self.setting.data
-        return EngineRunner(engine, itertools.cycle(data), _first_units(plan))
+        return EngineRunner(engine, itertools.cycle(data), first_units(plan))
 
     def _starts(self, plan: Plan) -> list[int]:
         """Return the position of the first node of each hand-written layer."""
@@ -150,7 +174,7 @@ class Planner:
         ]
 
 
-def _first_units(plan: Plan) -> list[str]:
+def first_units(plan: Plan) -> list[str]:
     """Return the name of the first unit of every stage but the first."""
     stage_of = plan.assignment.stage_of
     return [
@@ -172,7 +196,7 @@ def _plan(
     layers = _origins(setting) if whole_layers else []
     found = partition(
         model,
-        dist.get_world_size(),
+        planner.stages,
         example_inputs=inputs,
         micro_batches=setting.micro_batches,
         dtype=setting.dtype,
@@ -200,6 +224,8 @@ def measured(
         compiled: As for ``measure_model``.
     """
     kind = "compiled" if compiled else "eager"
+    if setting.device.type != "cuda":
+        kind += f"-{setting.device.type}"  # a rehearsal's are of no use elsewhere
     file = folder / f"prices-{setting.workload.name}-{kind}.json"
 
     def timed() -> Measurements:

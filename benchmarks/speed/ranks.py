@@ -16,7 +16,7 @@ import transformers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["gather", "join", "joined"]
+__all__ = ["gather", "join", "join_alone", "joined"]
 
 
 def join(kind: str) -> torch.device:
@@ -27,9 +27,24 @@ def join(kind: str) -> torch.device:
     limit = datetime.timedelta(minutes=8)
     backend = "nccl" if kind == "cuda" else "gloo"
     deepspeed.init_distributed(dist_backend=backend, timeout=limit, verbose=False)
+    _quieten()
+    return torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
+
+
+def join_alone(kind: str) -> torch.device:
+    """Make a process group of this process alone; return its device."""
+    if kind == "cuda":
+        torch.cuda.set_device(0)
+    store = dist.HashStore()  # type: ignore[attr-defined] # torch does not list it
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+    _quieten()
+    return torch.device("cuda", 0) if kind == "cuda" else torch.device("cpu")
+
+
+def _quieten() -> None:
     transformers.logging.set_verbosity_error()
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    return torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
 
 
 def gather(mine: Any) -> list[Any]:

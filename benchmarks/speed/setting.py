@@ -37,6 +37,8 @@ class Setting:
         dtype: Of parameters and activations.
         micro_batches: Of one step.
         fused: The optimizer is torch's fused one.
+        drawn: Micro-batches that differ, the first of those that there would be
+            otherwise; None: all of a step.
     """
 
     workload: Workload
@@ -44,12 +46,14 @@ class Setting:
     dtype: torch.dtype
     micro_batches: int
     fused: bool = False
+    drawn: int | None = None
 
     @cached_property
     def data(self) -> list[MicroBatch]:
         """One step's micro-batches in pageable memory, the same on all ranks."""
         torch.manual_seed(_SEED)
-        found = [self.workload.micro_batch() for _ in range(self.micro_batches)]
+        count = self.micro_batches if self.drawn is None else self.drawn
+        found = [self.workload.micro_batch() for _ in range(count)]
         return [
             ({name: self._cast(value) for name, value in inputs.items()}, labels)
             for inputs, labels in found

@@ -14,7 +14,16 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from benchmarks.speed.runner import Runner
 
-__all__ = ["Clock", "Steps", "free", "timed_steps"]
+__all__ = [
+    "Clock",
+    "Steps",
+    "free",
+    "held_bytes",
+    "peak_bytes",
+    "restart_peak",
+    "timed_steps",
+    "wait",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +43,12 @@ class Clock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
+        self._device = device
         self._marks: list[torch.cuda.Event | float] = []
 
     def mark(self) -> None:
         """Note this moment, without waiting for the device."""
-        if self._on_gpu:
+        if self._device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
             event.record()
             self._marks.append(event)
@@ -48,8 +57,7 @@ class Clock:
 
     def intervals(self) -> list[float]:
         """Return the seconds between each mark and the next; waits for the device."""
-        if self._on_gpu:
-            torch.cuda.synchronize()
+        wait(self._device)
         return [_between(a, b) for a, b in itertools.pairwise(self._marks)]
 
 
@@ -71,9 +79,7 @@ def timed_steps(
         repeats: Steps that are.
     """
     losses = [runner.step() for _ in range(warm_up)]
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
+    restart_peak(device)
     dist.barrier()
     clock = Clock(device)
     clock.mark()
@@ -81,12 +87,34 @@ def timed_steps(
         losses.append(runner.step())
         clock.mark()
     seconds = clock.intervals()
-    peak_bytes = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
     return Steps(
         seconds=seconds,
-        peak_bytes=peak_bytes,
+        peak_bytes=peak_bytes(device),
         losses=[float(loss) for loss in losses],
     )
+
+
+def wait(device: torch.device) -> None:
+    """Wait until the device has done all that was launched."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def held_bytes(device: torch.device) -> int:
+    """Return what the process holds on the device; 0 on a CPU."""
+    return torch.cuda.memory_allocated() if device.type == "cuda" else 0
+
+
+def restart_peak(device: torch.device) -> None:
+    """Wait, and begin to look for the peak of what is held on the device."""
+    wait(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return the most that was held since then; 0 on a CPU."""
+    return torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
 
 
 def free(device: torch.device) -> None:

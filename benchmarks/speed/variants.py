@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-
 from benchmarks.speed.hand_written import hand_written, one_device, parts_of
 from benchmarks.speed.torch_pipelining import TorchRunner
 
@@ -17,6 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.speed.ours import Planner
     from benchmarks.speed.runner import Runner
     from benchmarks.speed.setting import Setting
+    from partitioner import Plan
 
 __all__ = ["Variant", "variants"]
 
@@ -29,11 +28,20 @@ class Variant:
         name: ``eager/…`` or ``compiled/…``.
         build: Makes it on this rank; all ranks call together.
         predict: The planner's seconds of a step; None: it predicts none.
+        cut: What its stages hold, which run one micro-batch after another: the first
+            hand-written layer of each and their number, or a plan. None: the stages
+            are another variant's, fed otherwise or in another order.
     """
 
     name: str
     build: Callable[[], Runner]
     predict: Callable[[], float] | None = None
+    cut: Callable[[], tuple[int, ...] | Plan] | None = None
+
+    @property
+    def kind(self) -> str:
+        """How its stages run: ``"eager"`` or ``"compiled"``."""
+        return self.name.partition("/")[0]
 
 
 def variants(setting: Setting, planner: Planner) -> Iterator[Variant]:
@@ -50,8 +58,9 @@ def _one_f_one_b(
     yield Variant(
         name=f"{kind}/one-gpu",
         build=partial(one_device, setting, compiled=compiled),
+        cut=lambda: (0, len(setting.workload.layers())),
     )
-    stages = dist.get_world_size()
+    stages = planner.stages
     seen: set[tuple[int, ...]] = set()
     for method in ("parameters", "uniform"):
         parts = parts_of(setting, method, stages)
@@ -92,6 +101,7 @@ def _hand(
             hand_written, setting, parts, compiled=compiled, on_device=not stock
         ),
         predict=predict,
+        cut=None if stock else lambda: parts,
     )
 
 
@@ -104,6 +114,7 @@ def _plans(planner: Planner, kind: str) -> Iterator[Variant]:
             name=f"{kind}/ours-{name}",
             build=lambda plan=plan: planner.run(plan(), compiled=compiled),  # type: ignore[misc]
             predict=lambda plan=plan: plan().simulation.step_s,  # type: ignore[misc]
+            cut=plan,
         )
 
     ahead = partial(
@@ -126,18 +137,17 @@ def _plans(planner: Planner, kind: str) -> Iterator[Variant]:
         if planner.setting.workload.torch_pipelines:
             yield Variant(name="eager/torch-1f1b", build=lambda: _torch(planner))
 
-    def same() -> Any:
-        whole = planner.plan(compiled=compiled, whole_layers=True)
-        return planner.plan_at(planner.parts_of(whole), compiled=compiled)
+    def parts() -> tuple[int, ...]:
+        return planner.parts_of(planner.plan(compiled=compiled, whole_layers=True))
+
+    def same() -> Plan:
+        return planner.plan_at(parts(), compiled=compiled)
 
     yield Variant(
         name=f"{kind}/hand-planned",
-        build=lambda: hand_written(
-            planner.setting,
-            planner.parts_of(planner.plan(compiled=compiled, whole_layers=True)),
-            compiled=compiled,
-        ),
+        build=lambda: hand_written(planner.setting, parts(), compiled=compiled),
         predict=lambda: same().simulation.step_s,
+        cut=parts,
     )
     yield Variant(
         name=f"{kind}/ours-planned",
@@ -153,7 +163,7 @@ def _torch(planner: Planner) -> Runner:
 
 def _dual(setting: Setting, planner: Planner, *, compiled: bool) -> Iterator[Variant]:
     kind = "compiled" if compiled else "eager"
-    chunks = 2 * dist.get_world_size()
+    chunks = 2 * planner.stages
     if setting.micro_batches < chunks:
         return
     for method in ("parameters", "uniform"):
