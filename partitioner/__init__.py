@@ -33,11 +33,12 @@ from partitioner.errors import (
 from partitioner.version import __version__
 
 if TYPE_CHECKING:
-    from partitioner.api import inspect_model, measure_model, partition
+    from partitioner.api import inspect_model, partition
     from partitioner.cluster import Cluster
     from partitioner.cost.given import Cost
     from partitioner.cost.measurements import Measurements
     from partitioner.cost.profiles import DeviceProfile
+    from partitioner.measuring import measure_model
     from partitioner.plan import Plan
     from partitioner.runtime.weights import InitialWeights
     from partitioner.solve.replicas import Link
@@ -89,7 +90,7 @@ _LAZY = {
     "Plan": "partitioner.plan",
     "Verification": "partitioner.verify",
     "inspect_model": "partitioner.api",
-    "measure_model": "partitioner.api",
+    "measure_model": "partitioner.measuring",
     "partition": "partitioner.api",
     "tune": "partitioner.tuning",
 }

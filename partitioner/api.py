@@ -14,7 +14,6 @@ from partitioner.cost import (
     PriceSource,
     find_given,
     loss_graph,
-    measure,
     problem_for,
     with_given,
     with_loss,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from partitioner.costed import CostedGraph
     from partitioner.solve.problem import Checkpointing
 
-__all__ = ["inspect_model", "measure_model", "partition", "planned", "priced"]
+__all__ = ["inspect_model", "partition", "planned", "priced"]
 
 WORTH_IT = {"cpu": 0.005, "gpu": 0.06}
 """Share of a step that running ahead must save, by kind of device. On a GPU the receive
@@ -74,6 +73,7 @@ def partition(
     replicas: int | None = None,
     zero_stage: int = 0,
     offload_optimizer: bool = False,
+    cuda_graphs: bool = False,
     measurements: Measurements | str | os.PathLike[str] | None = None,
     loss_fn: Callable[[Any, Any], Any] | None = None,
     example_labels: Any = None,
@@ -129,6 +129,8 @@ def partition(
         zero_stage: DeepSpeed's ZeRO: 0, or 1, which shares master copies and states
             of the optimizer among the replicas.
         offload_optimizer: Keep both in the host's memory (with ``zero_stage=1``).
+        cuda_graphs: Stages are replayed as CUDA graphs, so that the host's time does
+            not count; :meth:`Plan.initialize` then does so.
         measurements: What ``partitioner measure`` timed on the device, or its file.
         loss_fn: The loss that ``plan.initialize`` will be given, to price it on the
             last stage: over a large vocabulary it takes as long as some layers. None:
@@ -161,6 +163,7 @@ def partition(
         replicas=replicas,
         zero_stage=zero_stage,
         offload_optimizer=offload_optimizer,
+        cuda_graphs=cuda_graphs,
     )
     optimizer_states(options.optimizer)
     source = PriceSource.of(device, measurements)
@@ -266,38 +269,3 @@ def inspect_model(model: nn.Module, stages: int, **options: Any) -> str:
         PartitionerError: As for :func:`partition`.
     """
     return plan_text(partition(model, stages, **options).to_dict())
-
-
-def measure_model(
-    model: nn.Module,
-    *,
-    example_inputs: Any = None,
-    dtype: torch.dtype | str | None = None,
-    device: str | None = None,
-    compiled: bool = False,
-    loss_fn: Callable[[Any, Any], Any] | None = None,
-    example_labels: Any = None,
-) -> Measurements:
-    """Time the parts of a model here, to plan with them anywhere.
-
-    Args:
-        model: As for :func:`partition`.
-        example_inputs: As for :func:`partition`.
-        dtype: As for :func:`partition`.
-        device: ``"cuda"`` or ``"cpu"``; None: the GPU that is present, else the CPU.
-        compiled: Repeated modules, and the loss, will run under ``torch.compile``.
-        loss_fn: As for :func:`partition`.
-        example_labels: As for :func:`partition`.
-
-    Returns:
-        The timings, for ``partition(measurements=...)`` or :meth:`Measurements.save`.
-
-    Raises:
-        PartitionerError: The model cannot be recorded, or the device is not known.
-    """
-    loss = Loss.of(loss_fn, example_labels)
-    graph = capture(model, example_inputs, dtype=as_dtype(dtype))
-    found = measure(graph, device=device, compiled=compiled)
-    if loss:  # the cache on disk hands on what was timed before
-        found = measure(loss_graph(graph, loss), device=device, compiled=compiled)
-    return found

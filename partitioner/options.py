@@ -48,6 +48,7 @@ class Options:
     replicas: int = 1
     zero_stage: int = 0
     offload_optimizer: bool = False
+    cuda_graphs: bool = False
 
     @classmethod
     def checked(
@@ -68,6 +69,7 @@ class Options:
         replicas: Any = None,
         zero_stage: Any = 0,
         offload_optimizer: Any = False,
+        cuda_graphs: Any = False,
     ) -> Options:
         """Check every argument.
 
@@ -87,6 +89,7 @@ class Options:
             replicas: Pipelines side by side; None: the cluster's, or one.
             zero_stage: DeepSpeed's ZeRO, 0 or 1.
             offload_optimizer: Keep the optimizer's states in the host's memory.
+            cuda_graphs: Stages will be replayed as CUDA graphs.
 
         Raises:
             OptionError: An argument is out of range.
@@ -107,6 +110,7 @@ class Options:
             hint = "give the solver some seconds"
             raise OptionError(f"time_limit_s is {time_limit_s!r}", hint=hint)
         _check_zero(zero_stage, offload_optimizer)
+        _check_graphs(cuda_graphs, zero_stage)
         nodes, replicas = _replicated(parse_cluster(cluster), replicas)
         return cls(
             stages=stages,
@@ -124,6 +128,7 @@ class Options:
             replicas=replicas,
             zero_stage=zero_stage,
             offload_optimizer=offload_optimizer,
+            cuda_graphs=cuda_graphs,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -160,6 +165,15 @@ def _check_zero(stage: Any, offload: Any) -> None:
     if offload and not stage:
         message = "offload_optimizer needs ZeRO: without, DeepSpeed ignores it"
         raise OptionError(message, hint="add zero_stage=1")
+
+
+def _check_graphs(wanted: Any, zero_stage: int) -> None:
+    if type(wanted) is not bool:
+        message = f"cuda_graphs is {wanted!r}"
+        raise OptionError(message, hint="give True or False")
+    if wanted and zero_stage:
+        message = "cuda_graphs with zero_stage=1: ZeRO takes each gradient as it comes"
+        raise OptionError(message, hint="leave one of them out")
 
 
 def _replicated(cluster: Cluster | None, replicas: Any) -> tuple[Cluster | None, int]:

@@ -42,10 +42,10 @@ class CheckpointedSegment(Segment):
         self._writes_inputs = {True: True, False: True}
         self._used, self._passed = _ways_of_inputs(body.graph)
 
-    def run(self, *values: Any) -> tuple[Any, ...]:
+    def unrecorded(self, *values: Any) -> tuple[Any, ...]:
         """Compute the outgoing values, to be recomputed during backward."""
         if not is_grad_enabled():
-            return super().run(*values)
+            return self.plain(*values)
         copies = self._writes_inputs[self.training]
         seen: list[list[int]] = []
         result: tuple[Any, ...] = checkpoint(
@@ -80,7 +80,7 @@ class CheckpointedSegment(Segment):
         before = _versions(inputs)
         around = self.around_recomputation if seen else None
         with around() if around else nullcontext():
-            result = super().run(*inputs)
+            result = self.plain(*inputs)
         after = _versions(inputs)
         seen.append([new - old for old, new in zip(before, after, strict=True)])
         return result

@@ -10,6 +10,7 @@ from deepspeed.runtime.pipe.dualpipev import DualPipeVEngine
 from partitioner.errors import OptionError, RuntimeGuardError
 from partitioner.runtime.agreement import gather
 from partitioner.runtime.checkpoint import CheckpointingEngine
+from partitioner.runtime.cuda_graphs import CudaGraphs
 from partitioner.runtime.data import PipelineLoader, Place
 from partitioner.runtime.eager import Eager
 from partitioner.runtime.evaluation import Evaluating
@@ -39,6 +40,7 @@ def initialize(
     token_weighted: bool | Callable[[Any], Any] = False,
     check_finite: bool = False,
     zero_bubble: bool = False,
+    cuda_graphs: bool = False,
     **deepspeed_kwargs: Any,
 ) -> tuple[Any, Any, Any, Any]:
     """Return what ``deepspeed.initialize`` returns, with a :class:`PlanEngine`.
@@ -50,12 +52,19 @@ def initialize(
         token_weighted: Average the loss over the tokens of the whole batch.
         check_finite: Stop at the first number that is not finite.
         zero_bubble: Put weight gradients off to where a stage would wait.
+        cuda_graphs: Record the launches of the stages once, and replay them.
         **deepspeed_kwargs: For ``deepspeed.initialize``.
 
     Raises:
         RuntimeGuardError: Under ZeRO the ranks have different numbers of groups.
-        OptionError: Weight gradients cannot be put off.
+        OptionError: Weight gradients cannot be put off, or launches not be replayed.
     """
+    if cuda_graphs and (zero_bubble or check_finite):
+        raise OptionError(
+            "cuda_graphs=True with zero_bubble or check_finite: a replay makes all "
+            "gradients at once, and shows no module's numbers",
+            hint="leave one of them out",
+        )
     if module.runs_ahead and zero_bubble:
         raise OptionError(
             "zero_bubble=True with eager-1f1b: each fills the bubble its own way",
@@ -71,6 +80,8 @@ def initialize(
     engine.adopt(batch_fn, token_weighted=token_weighted)
     engine.start_zero_bubble(wanted=zero_bubble)
     engine.start_eager(wanted=module.runs_ahead)
+    if cuda_graphs:
+        engine.start_cuda_graphs(engine.sums)
     if check_finite:
         watch(module, module.loss_fn, engine.stage_id)
     return (engine, *others)
@@ -175,7 +186,7 @@ class PlanEngineMixin(
         return PipelineLoader(dataset, place=place, step=step, **loader_kwargs)
 
 
-class PlanEngine(PlanEngineMixin, ZeroBubble, Eager):
+class PlanEngine(PlanEngineMixin, CudaGraphs, ZeroBubble, Eager):
     """The engine of a plan; made by :func:`initialize`, never by itself."""
 
     def reset_activation_shape(self) -> None:

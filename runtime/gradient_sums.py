@@ -16,6 +16,8 @@ from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import Tensor, nn
 
 __all__ = ["BF16Sums", "GradientSums", "gradient_sums"]
@@ -34,6 +36,35 @@ def gradient_sums(optimizer: Any) -> GradientSums | None:
 
 class GradientSums:
     """Sums in ``.grad``, as autograd does."""
+
+    def __init__(self) -> None:
+        self._kept: dict[nn.Parameter, Tensor] = {}
+
+    def memory(self, weights: Iterable[nn.Parameter]) -> dict[nn.Parameter, Tensor]:
+        """Return where the sums of weights are, in this step and in all others.
+
+        Args:
+            weights: Before something is added there, :meth:`begin` must be called.
+        """
+        found: dict[nn.Parameter, Tensor] = {}
+        for weight in weights:
+            if weight not in self._kept:
+                self._kept[weight] = torch.zeros_like(weight, requires_grad=False)
+            found[weight] = self._kept[weight]
+        return found
+
+    @torch.no_grad()
+    def begin(self, weights: Iterable[nn.Parameter]) -> None:
+        """Make the sums of weights ready for something to be added in their memory."""
+        fresh: list[Tensor] = []
+        for weight, kept in self.memory(weights).items():
+            if weight.grad is None:
+                fresh.append(kept)
+            elif weight.grad is not kept:
+                kept.copy_(weight.grad)
+            weight.grad = kept
+        if fresh:
+            torch._foreach_zero_(fresh)
 
     @torch.no_grad()
     def add(self, weight: nn.Parameter, gradient: Tensor) -> None:
@@ -65,6 +96,7 @@ class BF16Sums(GradientSums):
     """
 
     def __init__(self, optimizer: Any) -> None:
+        super().__init__()
         self._optimizer = optimizer
         self._places = {
             parameter: (index, place)
@@ -73,6 +105,15 @@ class BF16Sums(GradientSums):
         }
         optimizer.clear_lp_grads = self._let_go
         optimizer.update_hp_grads = self._update
+
+    def memory(self, weights: Iterable[nn.Parameter]) -> dict[nn.Parameter, Tensor]:
+        """Return where the sums of weights are, in this step and in all others."""
+        return {weight: self._place(weight).view(weight.shape) for weight in weights}
+
+    def begin(self, weights: Iterable[nn.Parameter]) -> None:
+        """Say that something will be added to the sums of weights."""
+        for weight in weights:
+            self._sum(weight)
 
     def _let_go(self, set_to_none: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - DeepSpeed's signature
         """Let go of all gradients that are not sums, in place of writing zeros."""
@@ -104,7 +145,12 @@ class BF16Sums(GradientSums):
     def _sum(self, parameter: nn.Parameter) -> Tensor:
         """Return the sum of a parameter's gradients, which something is added to."""
         index, place = self._places[parameter]
-        found: Tensor = self._optimizer.fp32_groups_gradients[index][place]
+        found = self._place(parameter)
         parameter._hp_grad = found  # type: ignore[attr-defined]  # noqa: SLF001 - where DeepSpeed looks
         self._optimizer.fp32_groups_has_gradients[index][place] = True
+        return found
+
+    def _place(self, parameter: nn.Parameter) -> Tensor:
+        index, place = self._places[parameter]
+        found: Tensor = self._optimizer.fp32_groups_gradients[index][place]
         return found

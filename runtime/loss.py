@@ -95,6 +95,11 @@ class LossHead:
         self._program = None if body is None else SegmentProgram(body)
         self._rebuild = rebuild
 
+    @property
+    def program(self) -> SegmentProgram | None:
+        """The model's own part, if there is one."""
+        return self._program
+
     def layer_specs(self) -> list[LayerSpec]:
         """Return the layer that holds the loss's parameters, if it has any."""
         loss_fn = self.loss_fn

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from deepspeed.pipe import PipelineModule
 
 from partitioner.runtime.loss import LossHead
+
+if TYPE_CHECKING:
+    from partitioner.runtime.segment import SegmentProgram
 
 __all__ = ["LossStage"]
 
@@ -47,3 +50,8 @@ class LossStage(PipelineModule):
             return False
         evaluates = isinstance(self.loss_fn, LossHead) and self.loss_fn.evaluation
         return torch.is_grad_enabled() or bool(evaluates)
+
+    def loss_programs(self) -> list[SegmentProgram]:
+        """Return the model's own part of the loss, if it is computed here."""
+        program = self.loss_fn.program if self.computes_loss() else None
+        return [] if program is None else [program]

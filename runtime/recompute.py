@@ -25,7 +25,7 @@ from partitioner.runtime.python_state import PythonState, Values, present, resto
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Recomputation", "own_generators"]
+__all__ = ["HostGenerators", "Recomputation", "own_generators"]
 
 
 def own_generators(module: nn.Module) -> list[torch.Generator]:
@@ -103,7 +103,7 @@ class Recomputation:
         self,
     ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """Return the contexts of one forward and of its recomputations."""
-        host = _HostGenerators(own_generators(self._module))
+        host = HostGenerators(own_generators(self._module))
         run = _Run(self._module, host, self._python)
         return self._forward(run), _Recompute(run)
 
@@ -129,7 +129,7 @@ class _Run:
     """
 
     def __init__(
-        self, module: nn.Module, host: _HostGenerators, python: PythonState
+        self, module: nn.Module, host: HostGenerators, python: PythonState
     ) -> None:
         self._module, self._host, self._python = module, host, python
         self.taken: list[_Snapshot] = []
@@ -198,7 +198,7 @@ class _Recompute(AbstractContextManager[None]):
         return self._entered.pop().__exit__(*error)
 
 
-class _HostGenerators:
+class HostGenerators:
     """The states of ``random``, of numpy's global generator, and of modules' own."""
 
     def __init__(self, own: Sequence[torch.Generator]) -> None:
@@ -208,6 +208,14 @@ class _HostGenerators:
     def save(self) -> None:
         """Remember the present states."""
         self._states = self._present()
+
+    def moved(self) -> bool:
+        """Whether the present states are others than those that were saved."""
+        return bool(_bytes_of(self._present()) != _bytes_of(self._states))
+
+    def go_back(self) -> None:
+        """Return to the states that were saved."""
+        self._set_states(self._states)
 
     def _present(self) -> tuple[Any, ...]:
         own = [generator.get_state() for generator in self._own]
@@ -230,6 +238,12 @@ class _HostGenerators:
         np.random.set_state(states[1])
         for generator, state in zip(self._own, states[2], strict=True):
             generator.set_state(state)
+
+
+def _bytes_of(states: Any) -> Any:
+    """Return states of generators as what can be compared."""
+    plain, (kind, keys, *rest), own = states
+    return plain, (kind, keys.tobytes(), *rest), [bytes(each.numpy()) for each in own]
 
 
 def _snapshots(module: nn.Module) -> list[_Snapshot]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from partitioner.runtime.cuda_graphs.replays import Replays
     from partitioner.runtime.wire import WireSpec
 
 __all__ = ["Segment", "SegmentBody", "SegmentProgram"]
@@ -82,6 +83,8 @@ class SegmentProgram(nn.Module):
         self._scope = Scope(self)
         self.watched: Callable[[Sequence[Any]], None] | None = None
         """Looks at the outgoing values of every forward."""
+        self.replays: Replays | None = None
+        """Runs what is computed in training; None: nothing is replayed."""
         self.around_recomputation: Callable[[], AbstractContextManager[None]] | None = (
             None
         )
@@ -139,8 +142,28 @@ class SegmentProgram(nn.Module):
         compiler = partial(torch.compile, *args, **options)
         self._function = compiled_blocks(self.graph, self.name, compiler)
 
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether activations are recomputed during backward."""
+        return self._body.checkpointed
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether launches are recorded once and replayed, where that can be."""
+        return self.replays is not None
+
     def run(self, *values: Any) -> tuple[Any, ...]:
         """Compute the outgoing values from the incoming ones."""
+        if self.replays is not None and torch.is_grad_enabled():
+            return self.replays(values)
+        return self.unrecorded(*values)
+
+    def unrecorded(self, *values: Any) -> tuple[Any, ...]:
+        """Compute the outgoing values, launch by launch."""
+        return self.plain(*values)
+
+    def plain(self, *values: Any) -> tuple[Any, ...]:
+        """Compute the outgoing values, and keep all that backward needs."""
         self._last_device = _device_of(values, self._last_device)
         with _without_caches(self._body.configs):
             result: tuple[Any, ...] = self._function(self._scope, *values)

@@ -38,13 +38,13 @@ class ZeroBubble(PipelineEngine):
                 micro-batch.
         """
         # Also without zero bubble: it makes DeepSpeed's own sums cheaper.
-        sums = gradient_sums(self.optimizer)
-        self._gradients = WeightGradients(sums or GradientSums())
+        self.sums = gradient_sums(self.optimizer)
+        self._gradients = WeightGradients(self.sums or GradientSums())
         self._waiting: deque[PutOff] = deque()
         self._due: list[PutOff] = []
         self._backwards = 0
         if wanted:
-            self._check_zero_bubble(knows_sums=sums is not None)
+            self._check_zero_bubble(knows_sums=self.sums is not None)
         if wanted:
             self._INSTRUCTION_MAP = {
                 **self._INSTRUCTION_MAP,

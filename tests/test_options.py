@@ -83,6 +83,7 @@ def test_sizes_are_read(text, size):
         ({"zero_stage": 3}, "zero_stage is 3: DeepSpeed's pipeline engine has"),
         ({"zero_stage": "1"}, "zero_stage is '1'"),
         ({"offload_optimizer": True}, "offload_optimizer needs ZeRO"),
+        ({"cuda_graphs": 1}, "cuda_graphs is 1"),
         ({"offload_optimizer": "cpu", "zero_stage": 1}, "offload_optimizer is 'cpu'"),
         ({"replicas": 0}, "replicas is 0"),
         ({"replicas": 3, "cluster": {**NODES, "replicas": 2}}, "the cluster has 2"),

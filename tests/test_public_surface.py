@@ -77,6 +77,7 @@ PLANNING_OPTIONS = CLUSTER_OPTIONS | {
     "--replicas",
     "--zero-stage",
     "--offload-optimizer",
+    "--cuda-graphs",
     "--measurements",
     "--memory-limit",
     "--dtype",
@@ -103,6 +104,7 @@ NOT_TUNED = {
     "--memory-limit",
     "--devices-per-node",
     "--offload-optimizer",
+    "--cuda-graphs",
     "--objective",
     "--pin",
 }
@@ -180,6 +182,7 @@ def test_parameters_of_partition() -> None:
         "replicas",
         "zero_stage",
         "offload_optimizer",
+        "cuda_graphs",
         "measurements",
         "loss_fn",
         "example_labels",

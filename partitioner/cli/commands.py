@@ -143,7 +143,7 @@ def measure(
         raise click.UsageError(message)
     if target and output:
         with opened(target) as found:
-            from partitioner.api import measure_model
+            from partitioner.measuring import measure_model
 
             timings = measure_model(
                 found.model,

@@ -166,6 +166,11 @@ _PLANNING = {
         is_flag=True,
         help="Keep the optimizer's states in the host's memory; needs --zero-stage 1.",
     ),
+    "cuda_graphs": click.option(
+        "--cuda-graphs",
+        is_flag=True,
+        help="Stages are replayed as CUDA graphs: the host's time does not count.",
+    ),
     "leaf": click.option(
         "--leaf",
         multiple=True,

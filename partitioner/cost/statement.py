@@ -57,6 +57,7 @@ def problem(
     replicas: int = 1,
     zero_stage: int = 0,
     offload_optimizer: bool = False,
+    cuda_graphs: bool = False,
 ) -> tuple[Problem, Units]:
     """State where the units of a priced graph may go and what each choice costs.
 
@@ -75,6 +76,7 @@ def problem(
         replicas: Pipelines side by side.
         zero_stage: 0 or 1.
         offload_optimizer: Whether the host holds the optimizer's states.
+        cuda_graphs: Whether launches are replayed, which takes the host no time.
 
     Returns:
         The problem, and the nodes behind its unit numbers.
@@ -115,6 +117,7 @@ def problem(
                 passing=passing_bytes(gradients, saved, blocks, reads),
                 stages=stages,
                 engine=engine,
+                host_counts=not cuda_graphs,
             )
         ),
         values=values,
@@ -173,6 +176,7 @@ def problem_for(costed: CostedGraph, options: Options) -> tuple[Problem, Units]:
         replicas=options.replicas,
         zero_stage=options.zero_stage,
         offload_optimizer=options.offload_optimizer,
+        cuda_graphs=options.cuda_graphs,
     )
 
 
@@ -198,6 +202,7 @@ def _units(
     passing: Sequence[int],
     stages: int,
     engine: Engine,
+    host_counts: bool,
 ) -> Iterable[Unit]:
     # A parameter counts where it is used first.
     trains, freezes = (
@@ -217,7 +222,7 @@ def _units(
             name=info(nodes[0]).id,
             forward_s=cost.forward_s,
             backward_s=cost.backward_s,
-            host_s=cost.host_s,
+            host_s=cost.host_s if host_counts else 0.0,
             saved_bytes=cost.saved_bytes,
             static_bytes=engine.held(weights),
             step_bytes=engine.step(weights),

@@ -271,6 +271,7 @@ def _options(stored: Mapping[str, Any]) -> Options:
         replicas=stored.get("replicas"),
         zero_stage=stored.get("zero_stage", 0),
         offload_optimizer=stored.get("offload_optimizer", False),
+        cuda_graphs=stored.get("cuda_graphs", False),
     )
 
 

@@ -13,6 +13,7 @@ from partitioner.emit.ds_config import ds_config
 from partitioner.emit.weights import weighted
 from partitioner.plan.costs import note_prices
 from partitioner.plan.file import payload
+from partitioner.plan.replayed import check_replayed
 from partitioner.plan.stages import StagePlan, check_put_off
 from partitioner.runtime.compile_options import compile_options
 from partitioner.runtime.engine import initialize
@@ -100,6 +101,7 @@ class TrainablePlan(ABC):
         token_weighted: bool | Callable[[Any], Any] = False,
         check_finite: bool = False,
         zero_bubble: bool = False,
+        cuda_graphs: bool | None = None,
         **deepspeed_kwargs: Any,
     ) -> tuple[Any, Any, Any, Any]:
         """Build this rank's stage and the engine that trains it.
@@ -126,6 +128,9 @@ class TrainablePlan(ABC):
                 would wait: a step is shorter, and the later stages hold the inputs of
                 their linear layers and convolutions for as many micro-batches more as
                 there are stages before. Not with ZeRO, nor with compiled stages.
+            cuda_graphs: Record the launches of each stage once and replay them, so that
+                the host cannot be too slow; None: as :func:`partition` was told. Not
+                with ZeRO, nor with ``zero_bubble`` or ``check_finite``.
             **deepspeed_kwargs: For ``deepspeed.initialize``: ``optimizer``,
                 ``model_parameters``, ``lr_scheduler``, ``training_data``, …
 
@@ -134,11 +139,16 @@ class TrainablePlan(ABC):
 
         Raises:
             OptionError: An entry of the configuration contradicts the plan.
-            MemoryLimitError: ``zero_bubble`` needs more than a stage has.
+            MemoryLimitError: ``zero_bubble`` or ``cuda_graphs`` needs more than a
+                stage has.
             PartitionerError: As :meth:`pipeline_module`.
         """
         if zero_bubble:
             check_put_off(self)
+        if cuda_graphs is None:
+            cuda_graphs = self.options.cuda_graphs
+        if cuda_graphs:
+            check_replayed(self)
         settings = self.ds_config(**(config or {}))
         if deepspeed_kwargs.get("optimizer") is not None:
             del settings["optimizer"]
@@ -152,6 +162,7 @@ class TrainablePlan(ABC):
             token_weighted=token_weighted,
             check_finite=check_finite,
             zero_bubble=zero_bubble,
+            cuda_graphs=cuda_graphs,
             **deepspeed_kwargs,
         )
 

@@ -127,11 +127,14 @@ def _paced_by_host(plan: Plan) -> str:
     stages = f"stage{'s' if len(late) > 1 else ''} {', '.join(late)}"
     measured = plan.costed.measurements
     compiled = measured is not None and measured.compiled
-    helps = "larger micro-batches help" + ("" if compiled else ", or compile=True")
+    others = "cuda_graphs=True" if compiled else "compile=True or cuda_graphs=True"
+    helps = f"larger micro-batches help, or {others}"
     return f"; the host sets the pace of {stages}: {helps}"
 
 
 def _not_in_prices(plan: Plan) -> str:
+    if plan.options.cuda_graphs:
+        return "; the host's time is not counted: CUDA graphs"
     if plan.costed.profile.kind == "gpu" and plan.problem.schedule == "eager-1f1b":
         return "; not counted: receives that wait (4 to 7 % of a pass on two H200)"
     return ""

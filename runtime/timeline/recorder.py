@@ -166,7 +166,7 @@ class Recorder:
     @contextmanager
     def _watched(self, layer: Segment) -> Iterator[None]:
         handles: list[torch.utils.hooks.RemovableHandle] = []
-        if self._modules and not layer.is_compiled:
+        if self._modules and not (layer.is_compiled or layer.is_replayed):
             for path, module in layer.whole_modules.items():
                 handles += self._hooked(path, module)
         try:

@@ -163,6 +163,11 @@ def test_zero_and_its_replicas_reach_the_plan(target: str) -> None:
     assert refused.exit_code == 2
 
 
+def test_cuda_graphs_reach_the_plan(target: str) -> None:
+    result = run("inspect", target, "--device", "cpu", "--json", "--cuda-graphs")
+    assert json.loads(result.stdout)["options"]["cuda_graphs"] is True
+
+
 def test_output_can_be_loaded_for_the_model(target: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     result = run("inspect", target, "--device", "cpu", "--json", "-o", str(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.distributed.tied_model import (
     make_model,
     micro_batches,
 )
+from tests.runtime.cuda_graphs.call_again import CallAgain
 
 __all__ = ["ENGINES", "Engine", "Outcome", "train_on", "train_original", "train_stages"]
 
@@ -46,6 +47,7 @@ class Engine:
         own: Whether DeepSpeed makes the optimizer from the configuration.
         stages: Pipeline ranks.
         plain: Whether the engine is DeepSpeed's own.
+        graphs: Whether stages are replayed as CUDA graphs; on the CPU by a stand-in.
     """
 
     dtype: str = "float32"
@@ -56,6 +58,7 @@ class Engine:
     own: bool = False
     stages: int = 2
     plain: bool = False
+    graphs: bool = False
 
 
 QUIET = {"steps_per_print": 10**9}
@@ -100,6 +103,13 @@ ENGINES: dict[str, Engine] = {
         module={"compile": True}, options={**AGAIN, "leaf": ["blocks.1"]}
     ),
     "compiled-zero": Engine(module={"compile": {"backend": "aot_eager"}}, config=ZERO),
+    "graphs-clip": Engine(graphs=True, config=CLIP),
+    "bf16-graphs-clip": Engine(graphs=True, dtype="bfloat16", config=CLIP),
+    "graphs-compiled": Engine(
+        graphs=True, module={"compile": {"backend": "aot_eager"}}
+    ),
+    "dual-graphs-clip": Engine(graphs=True, options=DUAL, config=CLIP),
+    "graphs-eager-recomputed": Engine(graphs=True, options={**EAGER, **AGAIN}),
     "dynamic": Engine(
         module={"dynamic_shape": True}, lengths=(5, 7, 2), plain=True, config=CLIP
     ),
@@ -125,6 +135,8 @@ class Outcome:
     """(tensors, lr, weight decay) of each group, as the engine has them."""
     released: bool = False
     """Whether nothing kept the engine once it was destroyed."""
+    replayed: list[int] = field(default_factory=list)
+    """Forwards of each segment that were replayed, if any are to be."""
 
 
 def adamw(parameters: Any) -> torch.optim.Optimizer:
@@ -216,7 +228,10 @@ def train_stage(case: Engine) -> Outcome:
             module=case.module,
             groups=RULES,
             optimizer=optimizer,
+            cuda_graphs=case.graphs and torch.cuda.is_available(),
         )
+        if case.graphs and not torch.cuda.is_available():
+            engine.start_cuda_graphs(engine.sums, recorder=stand_in(engine))
     outcome = Outcome(losses=[], norms=[], state={})
     data = micro_batches(engine.grid.get_data_parallel_id(), case.lengths)
     for batch in data:
@@ -231,6 +246,11 @@ def train_stage(case: Engine) -> Outcome:
         (len(group["params"]), group["lr"], group["weight_decay"])
         for group in engine.optimizer.param_groups
     ]
+    outcome.replayed = [
+        segment.replays.replayed
+        for segment in engine.module.segments()
+        if segment.replays is not None
+    ]
     outcome.evaluated = engine.eval_batch(iter(data[0])).item()
     engine.train_batch(iter(data[0]))  # its loss has a graph, evaluation's has none
     engine.destroy()
@@ -241,6 +261,17 @@ def train_stage(case: Engine) -> Outcome:
     outcome.released = there() is None
     dist.barrier()
     return outcome
+
+
+def stand_in(engine: Any) -> CallAgain:
+    """Return what records for an engine without CUDA."""
+
+    def written() -> Iterator[Tensor]:
+        yield from engine.module.buffers()
+        trained = [each for each in engine.module.parameters() if each.requires_grad]
+        yield from engine.sums.memory(trained).values()
+
+    return CallAgain(written)
 
 
 def plain_engine(
@@ -270,6 +301,7 @@ def refusals() -> list[str]:
         lambda: engine.train_batch(iter(mixed)),
         _initialize_without_a_group,
         *(lambda more=more: _initialize_eager(**more) for more in NOT_EAGER),
+        *(lambda more=more: _initialize_replayed(**more) for more in NOT_REPLAYED),
     ]
     return [_told(attempt) for attempt in tries]
 
@@ -283,6 +315,20 @@ NOT_EAGER: list[dict[str, Any]] = [
 def _initialize_eager(**more: Any) -> None:
     plan = plan_for(Engine(options=EAGER))
     plan.initialize(loss_of, optimizer=adamw, config=QUIET, **more)
+
+
+NOT_REPLAYED: list[dict[str, Any]] = [
+    {"zero_bubble": True},
+    {"check_finite": True},
+    {"config": {**QUIET, **ZERO}},
+    {},
+]
+
+
+def _initialize_replayed(**more: Any) -> None:
+    plan = plan_for(Engine())
+    arguments = {"optimizer": adamw, "config": QUIET, "cuda_graphs": True, **more}
+    plan.initialize(loss_of, **arguments)
 
 
 def _initialize_without_a_group() -> None:

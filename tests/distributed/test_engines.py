@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 
 import pytest
+import torch
 
 from tests.distributed import engines
 from tests.distributed.engines import ENGINES, Outcome, train_original, train_stages
 from tests.distributed.launch import launch
-from tests.distributed.tied_model import micro_batches
+from tests.distributed.tied_model import MICRO_BATCHES, micro_batches
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
@@ -52,6 +53,17 @@ def test_losses_norms_and_parameters_are_the_originals(world, name):
     assert held == set(expected.state)
     if "clip" in name:
         assert min(expected.norms) > 2 * engines.CLIPPING
+
+
+GRAPHS = [(world, name) for world, name in CASES if ENGINES[name].graphs]
+
+
+@pytest.mark.parametrize(("world", "name"), GRAPHS)
+def test_all_batches_but_the_first_are_replayed(world, name):
+    for rank, outcome in enumerate(trained(world)[name]):
+        assert outcome.replayed, rank
+        for replayed in outcome.replayed:
+            assert replayed == (len(outcome.losses) - 1) * MICRO_BATCHES
 
 
 @pytest.mark.parametrize(("world", "name"), CASES)
@@ -106,7 +118,7 @@ def test_another_shape_must_be_announced():
 
 def test_what_cannot_be_is_refused_on_every_rank():
     for told, _ in errors():
-        dynamic, few, mixed, groups, bubble, shapes = told
+        dynamic, few, mixed, groups, bubble, shapes, *graphs = told
         assert "dynamic_shape=True" in dynamic
         assert "2 micro-batches; DualPipeV on 2 ranks needs 4" in few
         assert "differ in shape" in mixed
@@ -114,3 +126,7 @@ def test_what_cannot_be_is_refused_on_every_rank():
         assert "groups=" in groups
         assert "zero_bubble=True with eager-1f1b" in bubble
         assert "dynamic_shape=True: under eager-1f1b" in shapes
+        for message in graphs[:2]:
+            assert "cuda_graphs=True with zero_bubble or check_finite" in message
+        assert "DeepSpeedZeroOptimizer: it takes the gradients" in graphs[2]
+        assert ("run on cpu" in graphs[3]) is not torch.cuda.is_available()

@@ -77,6 +77,8 @@ class PlanOptions(TypedDict):
     replicas: int
     zero_stage: int
     offload_optimizer: bool
+    cuda_graphs: NotRequired[bool]
+    """Stages are replayed as CUDA graphs; files of earlier versions do not say."""
     device: str
     """Name of the profile."""
 

@@ -1,0 +1,173 @@
+"""Which calls of a segment are replayed, and in whose memory."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from partitioner.runtime.cuda_graphs.passes import Passes, RecomputingPasses
+from partitioner.runtime.cuda_graphs.refusal import NotReplayedError, hindrance
+from partitioner.runtime.cuda_graphs.use import KeptUse, RecomputedUse, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partitioner.runtime.cuda_graphs.recorder import Recorder
+    from partitioner.runtime.cuda_graphs.use import Use
+    from partitioner.runtime.gradient_sums import GradientSums
+    from partitioner.runtime.segment import SegmentProgram
+
+__all__ = ["Replays"]
+
+_log = logging.getLogger(__name__)
+
+_CHANGES = 3
+"""Batches in a row with a changed module after which nothing is recorded any more."""
+
+
+class Replays:
+    """Runs a segment for training: the first batch as it is, then by replays.
+
+    The first batch lets libraries choose and compile their kernels, which cannot be
+    recorded. Then all micro-batches of the shapes that came first are replayed; others
+    run as they are. As many passes are recorded as there are micro-batches in flight.
+
+    Args:
+        program: The segment.
+        sums: Where gradients of weights are added.
+        recorder: Records launches.
+    """
+
+    def __init__(
+        self, program: SegmentProgram, sums: GradientSums, recorder: Recorder
+    ) -> None:
+        self.replayed = 0
+        """Forwards that were replayed."""
+        self.why_not = ""
+        """Why nothing is replayed from now on."""
+        self._program = program
+        self._sums = sums
+        self._recorder = recorder
+        self._state: Any = None
+        self._key: Any = None
+        self._changes = 0
+        self._first_keys: dict[Any, None] = {}
+        self._free: list[Passes] = []
+        self._recomputing: RecomputingPasses | None = None
+
+    def begin_batch(self) -> None:
+        """Look for what has changed since the last batch."""
+        if not self.why_not:
+            self._refuse(hindrance(self._program, self._recorder.device_type))
+        state = None if self.why_not else self._present_state()
+        if state is None or state != self._state:
+            self._forget(state)
+        else:
+            self._changes = 0
+            if self._key is None and self._first_keys:
+                self._key = next(iter(self._first_keys))
+        self._first_keys.clear()
+
+    def _forget(self, state: Any) -> None:
+        """Let go of all recordings; what they would hold fast is different now."""
+        self._state = state
+        self._key = None
+        self._free = []
+        self._recomputing = None
+        self._changes += 1
+        if self._changes == _CHANGES:
+            self._refuse("its tensors, or modes of its modules, change with each batch")
+
+    def __call__(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Run the segment.
+
+        Args:
+            values: The incoming values.
+
+        Returns:
+            The outgoing ones.
+
+        Raises:
+            RuntimeGuardError: The device refused to record.
+        """
+        key = None if self.why_not else self._key_of(values)
+        if key is None or key != self._key:
+            return self._as_it_is(values, key)
+        try:
+            use = self._use(values)
+        except NotReplayedError as error:
+            self._refuse(str(error))
+            return self._program.unrecorded(*values)
+        self.replayed += 1
+        tensors = [each for each in values if isinstance(each, Tensor)]
+        made = replay(use, tensors)
+        return use.passes.outgoing.values(values, made)
+
+    def _as_it_is(self, values: Sequence[Any], key: Any) -> tuple[Any, ...]:
+        """Run the segment as without CUDA graphs, and learn from it."""
+        if key is None:
+            return self._program.unrecorded(*values)
+        self._first_keys[key] = None
+        if not self._program.is_recomputed:
+            return self._program.unrecorded(*values)
+        before = self._what_must_stay()
+        result = self._program.unrecorded(*values)
+        if self._what_must_stay() != before:
+            self._refuse("it is recomputed, and draws random numbers or writes buffers")
+        return result
+
+    def _use(self, values: Sequence[Any]) -> Use:
+        """Return passes for one micro-batch, recorded for it if none are free."""
+        record: dict[str, Any] = {"sums": self._sums, "recorder": self._recorder}
+        if not self._program.is_recomputed:
+            found = self._free.pop() if self._free else None
+            return KeptUse(found or Passes(self._program, values, **record), self._free)
+        if self._recomputing is None:
+            self._recomputing = RecomputingPasses(self._program, values, **record)
+        return RecomputedUse(self._recomputing)
+
+    def _refuse(self, reason: str) -> None:
+        if reason and not self.why_not:
+            self.why_not = reason
+            _log.warning(
+                "segment %r runs without CUDA graphs: %s", self._program.name, reason
+            )
+
+    def _key_of(self, values: Sequence[Any]) -> Any:
+        """Return what must be the same for a replay; None: it cannot be replayed."""
+        kind = self._recorder.device_type
+        tensors = [each for each in values if isinstance(each, Tensor)]
+        if (
+            any(
+                each.device.type != kind or each.layout != torch.strided
+                for each in tensors
+            )
+            or torch.is_autocast_enabled(kind)
+            or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # noqa: SLF001 - torch has no public name
+        ):
+            return None
+        return tuple(
+            (each.shape, each.stride(), each.dtype, each.requires_grad)
+            if isinstance(each, Tensor)
+            else (type(each), repr(each))
+            for each in values
+        )
+
+    def _present_state(self) -> Any:
+        """Return what a recording holds fast."""
+        tensors = [*self._program.parameters(), *self._program.buffers()]
+        weights = [each for each in self._program.parameters() if each.requires_grad]
+        sums = self._sums.memory(weights)
+        return (
+            [(each.data_ptr(), each.requires_grad) for each in tensors],
+            [each.data_ptr() for each in sums.values()],
+            [part.training for part in self._program.modules()],
+        )
+
+    def _what_must_stay(self) -> Any:
+        """Return what a forward that runs twice may not change."""
+        versions = [each._version for each in self._program.buffers()]  # noqa: SLF001
+        return versions, self._recorder.random_state()
