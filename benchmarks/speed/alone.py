@@ -114,7 +114,6 @@ def run_alone(
     made = stage.make(received, labels)
     sent = stage.loss is None
     gradients = [each.detach().clone() if sent else None for each in _trained(made)]
-    made = pytree.tree_map(_detached, made)
 
     def passes() -> Iterator[None]:
         return stage.passes(received, labels, gradients)
@@ -131,7 +130,8 @@ def run_alone(
         seconds=seconds,
         host_s=_host_s(passes, device),
         peak_bytes=peak_bytes(device),
-        made=made,
+        # Made now: by then a stage that is replayed is.
+        made=pytree.tree_map(_copied, stage.make(received, labels)),
     )
 
 
@@ -180,8 +180,8 @@ def _taken(received: Any, *, wanted: bool) -> Any:
     return pytree.tree_map(take, received)
 
 
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _trained(made: Any) -> list[Tensor]:

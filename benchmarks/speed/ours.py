@@ -63,11 +63,20 @@ class Planner:
     stages: int
 
     def plan(
-        self, *, compiled: bool, whole_layers: bool, schedule: str = "1f1b"
+        self,
+        *,
+        compiled: bool,
+        whole_layers: bool,
+        schedule: str = "1f1b",
+        cuda_graphs: bool = False,
     ) -> Plan:
         """Return the best plan of a kind, by prices that rank 0 measured."""
         return _plan(
-            self, compiled=compiled, whole_layers=whole_layers, schedule=schedule
+            self,
+            compiled=compiled,
+            whole_layers=whole_layers,
+            schedule=schedule,
+            cuda_graphs=cuda_graphs,
         )
 
     def plan_at(
@@ -185,7 +194,12 @@ def first_units(plan: Plan) -> list[str]:
 
 @cache
 def _plan(
-    planner: Planner, *, compiled: bool, whole_layers: bool, schedule: str
+    planner: Planner,
+    *,
+    compiled: bool,
+    whole_layers: bool,
+    schedule: str,
+    cuda_graphs: bool,
 ) -> Plan:
     setting = planner.setting
     workload = setting.workload
@@ -201,6 +215,7 @@ def _plan(
         micro_batches=setting.micro_batches,
         dtype=setting.dtype,
         schedule=schedule,
+        cuda_graphs=cuda_graphs,
         no_cut_inside=[path for paths in layers for path in paths],
         keep_together=[paths for paths in layers if len(paths) > 1],
         measurements=timings,

@@ -117,6 +117,17 @@ def _plans(planner: Planner, kind: str) -> Iterator[Variant]:
             cut=plan,
         )
 
+    if planner.setting.device.type == "cuda":
+        graphs = partial(
+            planner.plan, compiled=compiled, whole_layers=False, cuda_graphs=True
+        )
+        yield Variant(
+            name=f"{kind}/ours-graphs",
+            build=lambda: planner.run(graphs(), compiled=compiled),
+            predict=lambda: graphs().simulation.step_s,
+            cut=graphs,
+        )
+
     ahead = partial(
         planner.plan, compiled=compiled, whole_layers=False, schedule="eager-1f1b"
     )
