@@ -42,6 +42,11 @@ class CheckpointedSegment(Segment):
         self._writes_inputs = {True: True, False: True}
         self._used, self._passed = _ways_of_inputs(body.graph)
 
+    @property
+    def writes_buffers(self) -> bool:
+        """Whether a forward that is to be recomputed has written buffers."""
+        return self._recomputation.writes_buffers
+
     def unrecorded(self, *values: Any) -> tuple[Any, ...]:
         """Compute the outgoing values, to be recomputed during backward."""
         if not is_grad_enabled():
@@ -66,7 +71,7 @@ class CheckpointedSegment(Segment):
 
         What is only handed on is left out; of what is also used, a copy is kept.
         """
-        later = self._body.written_later
+        later = self.written_later
         return [
             (_copy(value) if index in later else value) if used else None
             for index, (value, used) in enumerate(zip(values, self._used, strict=True))

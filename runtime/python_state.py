@@ -10,7 +10,15 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["PythonState", "Values", "present", "restore"]
+__all__ = [
+    "CONTAINERS",
+    "PLAIN",
+    "PythonState",
+    "Values",
+    "present",
+    "refill",
+    "restore",
+]
 
 PLAIN = (bool, int, float, complex, str, type(None))
 CONTAINERS = (list, dict, set, deque)
@@ -77,9 +85,15 @@ def restore(values: Values) -> None:
             continue
         vars(owner)[name] = value
         if items is not None:
-            value.clear()
-            add = value.extend if isinstance(value, list | deque) else value.update
-            add(items)
+            refill(value, items)
+
+
+def refill(container: Any, items: Any) -> None:
+    """Put earlier items back into a list, dict, set or deque."""
+    container.clear()
+    is_row = isinstance(container, list | deque)
+    add = container.extend if is_row else container.update
+    add(items)
 
 
 def _places(module: nn.Module) -> Iterator[_Place]:

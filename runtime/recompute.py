@@ -99,6 +99,11 @@ class Recomputation:
         self._modes: tuple[bool, ...] | None = None
         self._python = PythonState(module)
 
+    @property
+    def writes_buffers(self) -> bool:
+        """Whether a forward so far has written buffers."""
+        return bool(self._written)
+
     def context_fn(
         self,
     ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

@@ -148,13 +148,23 @@ class SegmentProgram(nn.Module):
         return self._body.checkpointed
 
     @property
+    def writes_buffers(self) -> bool:
+        """Whether a forward that is to be recomputed has written buffers."""
+        return False
+
+    @property
+    def written_later(self) -> frozenset[int]:
+        """Positions of incoming values that a later segment writes in place."""
+        return self._body.written_later
+
+    @property
     def is_replayed(self) -> bool:
         """Whether launches are recorded once and replayed, where that can be."""
         return self.replays is not None
 
     def run(self, *values: Any) -> tuple[Any, ...]:
         """Compute the outgoing values from the incoming ones."""
-        if self.replays is not None and torch.is_grad_enabled():
+        if self.replays is not None and self.training and torch.is_grad_enabled():
             return self.replays(values)
         return self.unrecorded(*values)
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from partitioner.runtime.cuda_graphs.refusal import NotReplayedError
+from partitioner.runtime.python_state import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["Outgoing"]
-
-_PLAIN = (bool, int, float, complex, str, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Outgoing:
         places: list[tuple[str, Any]] = []
         for value in values:
             if not isinstance(value, Tensor):
-                if not isinstance(value, _PLAIN):
+                if not isinstance(value, PLAIN):
                     raise NotReplayedError(f"it returns a {type(value).__name__}")
                 places.append(("value", value))
             elif id(value) in index_of:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from partitioner.runtime.cuda_graphs.traces import Traces
 from partitioner.runtime.cuda_graphs.twins import Twins, leaves_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
 
@@ -128,19 +129,28 @@ class Passes:
         return [each.detach() for each in self._computed]
 
     def _compute(self) -> None:
-        traces = Traces(self._program, on_host=self._recorder.device_type == "cpu")
         before = _versions(self._inputs)
-        with torch.enable_grad(), self._twins.in_place():
+        with self._without_trace("forward"), torch.enable_grad():
             values = self._program.plain(*self._values)
-        left = traces.undo()
-        if left:
-            raise NotReplayedError(f"its forward changes {left}")
         if _versions(self._inputs) != before:
             raise NotReplayedError("it writes into what it is given")
         self.outgoing, self._computed = Outgoing.of(values, self._values)
         known = {*self._inputs, *self._twins.of.values()}
         if leaves_of(self._computed) - known:
             raise NotReplayedError("it trains a tensor that none of its modules has")
+
+    @contextmanager
+    def _without_trace(self, which: str) -> Iterator[None]:
+        """Use the twins, and refuse what a replay would leave out."""
+        traces = Traces(self._program, on_host=self._recorder.device_type == "cpu")
+        try:
+            # In backward as well: a module that recomputes reads its weights again.
+            with self._twins.in_place():
+                yield
+        finally:
+            left = traces.undo()
+        if left:
+            raise NotReplayedError(f"its {which} changes {left}")
 
     def _record_forward(self) -> tuple[list[Tensor], Callable[[], None]]:
         try:
@@ -181,7 +191,8 @@ class Passes:
             for made, gradient in zip(self._computed, self._gradients, strict=True)
             if gradient is not None
         ]
-        torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
+        with self._without_trace("backward"):
+            torch.autograd.backward([m for m, _ in pairs], [g for _, g in pairs])
         self._computed = []
         found = [each.grad for each in self._inputs]
         for each in self._inputs:

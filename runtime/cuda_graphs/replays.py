@@ -11,6 +11,7 @@ from torch import Tensor
 from partitioner.runtime.cuda_graphs.passes import Passes, RecomputingPasses
 from partitioner.runtime.cuda_graphs.refusal import NotReplayedError, hindrance
 from partitioner.runtime.cuda_graphs.use import KeptUse, RecomputedUse, replay
+from partitioner.runtime.python_state import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +56,7 @@ class Replays:
         self._key: Any = None
         self._changes = 0
         self._first_keys: dict[Any, None] = {}
+        self._recorded: list[Passes] = []
         self._free: list[Passes] = []
         self._recomputing: RecomputingPasses | None = None
 
@@ -67,6 +69,8 @@ class Replays:
             self._forget(state)
         else:
             self._changes = 0
+            # Also those whose backward never came: until now their memory was in use.
+            self._free = list(self._recorded)
             if self._key is None and self._first_keys:
                 self._key = next(iter(self._first_keys))
         self._first_keys.clear()
@@ -75,11 +79,13 @@ class Replays:
         """Let go of all recordings; what they would hold fast is different now."""
         self._state = state
         self._key = None
-        self._free = []
+        self._recorded, self._free = [], []
         self._recomputing = None
         self._changes += 1
         if self._changes == _CHANGES:
-            self._refuse("its tensors, or modes of its modules, change with each batch")
+            self._refuse(
+                "its tensors, or numbers of its modules, change with each batch"
+            )
 
     def __call__(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Run the segment.
@@ -111,23 +117,30 @@ class Replays:
         if key is None:
             return self._program.unrecorded(*values)
         self._first_keys[key] = None
-        if not self._program.is_recomputed:
-            return self._program.unrecorded(*values)
-        before = self._what_must_stay()
+        before = self._recorder.random_state()
         result = self._program.unrecorded(*values)
-        if self._what_must_stay() != before:
+        draws = self._recorder.random_state() != before
+        if self._program.is_recomputed and (draws or self._program.writes_buffers):
             self._refuse("it is recomputed, and draws random numbers or writes buffers")
         return result
 
     def _use(self, values: Sequence[Any]) -> Use:
         """Return passes for one micro-batch, recorded for it if none are free."""
         record: dict[str, Any] = {"sums": self._sums, "recorder": self._recorder}
-        if not self._program.is_recomputed:
-            found = self._free.pop() if self._free else None
-            return KeptUse(found or Passes(self._program, values, **record), self._free)
-        if self._recomputing is None:
-            self._recomputing = RecomputingPasses(self._program, values, **record)
-        return RecomputedUse(self._recomputing)
+        if self._program.is_recomputed:
+            if self._recomputing is None:
+                self._recomputing = RecomputingPasses(self._program, values, **record)
+            later = self._program.written_later
+            written = [
+                place in later
+                for place, each in enumerate(values)
+                if isinstance(each, Tensor)
+            ]
+            return RecomputedUse(self._recomputing, written)
+        if not self._free:
+            self._free.append(Passes(self._program, values, **record))
+            self._recorded += self._free
+        return KeptUse(self._free.pop(), self._free)
 
     def _refuse(self, reason: str) -> None:
         if reason and not self.why_not:
@@ -139,11 +152,12 @@ class Replays:
     def _key_of(self, values: Sequence[Any]) -> Any:
         """Return what must be the same for a replay; None: it cannot be replayed."""
         kind = self._recorder.device_type
-        tensors = [each for each in values if isinstance(each, Tensor)]
         if (
             any(
                 each.device.type != kind or each.layout != torch.strided
-                for each in tensors
+                if isinstance(each, Tensor)
+                else not isinstance(each, PLAIN)
+                for each in values
             )
             or torch.is_autocast_enabled(kind)
             or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # noqa: SLF001 - torch has no public name
@@ -158,16 +172,27 @@ class Replays:
 
     def _present_state(self) -> Any:
         """Return what a recording holds fast."""
-        tensors = [*self._program.parameters(), *self._program.buffers()]
         weights = [each for each in self._program.parameters() if each.requires_grad]
-        sums = self._sums.memory(weights)
-        return (
-            [(each.data_ptr(), each.requires_grad) for each in tensors],
-            [each.data_ptr() for each in sums.values()],
-            [part.training for part in self._program.modules()],
-        )
+        tensors = [*self._program.parameters(), *self._program.buffers()]
+        tensors += self._sums.memory(weights).values()
+        numbers: list[Any] = []
+        for part in self._program.modules():
+            if part is self._program:
+                continue  # its own attributes are not the user's
+            for value in vars(part).values():
+                if type(value) in PLAIN:
+                    numbers.append(value)
+                elif isinstance(value, Tensor):
+                    tensors.append(value)
+        return numbers, [_place_of(each) for each in tensors]
 
-    def _what_must_stay(self) -> Any:
-        """Return what a forward that runs twice may not change."""
-        versions = [each._version for each in self._program.buffers()]  # noqa: SLF001
-        return versions, self._recorder.random_state()
+
+def _place_of(tensor: Tensor) -> Any:
+    """Return where a tensor is, and how it lies there."""
+    return (
+        tensor.data_ptr(),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.requires_grad,
+    )

@@ -1,22 +1,27 @@
-"""What a forward leaves behind in Python, which a replay would not."""
+"""What a pass leaves behind in Python, which a replay would not."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from partitioner.runtime.python_state import PythonState, restore
+from partitioner.runtime.python_state import CONTAINERS, refill
 from partitioner.runtime.recompute import HostGenerators, own_generators
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import nn
 
 __all__ = ["Traces"]
 
+_ABSENT = object()
+
 
 class Traces:
-    """The attributes of modules, and the host's generators, before a forward.
+    """The attributes of modules, and the host's generators, before a pass.
 
     Args:
         module: Watched with its submodules, but for its own attributes.
@@ -27,34 +32,50 @@ class Traces:
         own = [] if on_host else [torch.default_generator]
         self._generators = HostGenerators([*own_generators(module), *own])
         self._generators.save()
-        self._python = PythonState(module)
-        self._numbers = self._python.taken()
-        self._tables = [
-            (path, table, dict(table))
+        self._before = [
+            (place, container, container.copy())
             for path, part in module.named_modules()
-            for table in (vars(part), part._buffers)  # noqa: SLF001 - where torch looks
-            if part is not module or table is part._buffers  # noqa: SLF001
+            for place, container in _containers(path, vars(part))
+            if part is not module or container is part._buffers  # noqa: SLF001 - where torch looks
         ]
 
     def undo(self) -> str:
         """Undo what has changed, and name it; empty: nothing."""
-        found = [self._put_back(*each) for each in self._tables]
-        numbers = self._python.changed(self._numbers)
-        restore(numbers)
-        found += [f"{type(owner).__name__}.{name}" for owner, name in numbers]
+        found: list[str] = []
+        for path, container, before in self._before:
+            names = list(_differences(path, container, before))
+            if names:
+                refill(container, before)
+                found += names
         if self._generators.moved():
             self._generators.go_back()
             found.append("a random generator of the host")
-        return ", ".join(filter(None, found))
+        return ", ".join(found)
 
-    @staticmethod
-    def _put_back(path: str, table: dict[str, Any], before: dict[str, Any]) -> str:
-        names = [
-            name
-            for name in {**before, **table}
-            if table.get(name) is not before.get(name)
-        ]
-        if names:
-            table.clear()
-            table.update(before)
-        return ", ".join(f"{path}.{name}" if path else name for name in names)
+
+def _containers(
+    path: str, container: Any, outer: tuple[Any, ...] = ()
+) -> Iterator[tuple[str, Any]]:
+    """Walk through a container and those inside it, but through no other objects."""
+    if any(container is each for each in outer):
+        return
+    yield path, container
+    named = container.items() if isinstance(container, dict) else enumerate(container)
+    for name, item in named:
+        if type(item) in CONTAINERS:
+            yield from _containers(_joined(path, name), item, (*outer, container))
+
+
+def _differences(path: str, now: Any, before: Any) -> Iterator[str]:
+    """Name what is another object now; equal ones are not the same."""
+    if not isinstance(now, dict):
+        if Counter(map(id, now)) != Counter(map(id, before)):
+            yield path
+        return
+    for name in {**before, **now}:
+        if now.get(name, _ABSENT) is not before.get(name, _ABSENT):
+            yield _joined(path, name)
+
+
+def _joined(path: str, name: Any) -> str:
+    return f"{path}.{name}" if path else str(name)

@@ -37,7 +37,7 @@ class KeptUse:
 
     Args:
         passes: For this micro-batch alone.
-        free: Where they go when its backward has run, or if it never will.
+        free: Where they go when its backward has run, or if there is none.
     """
 
     def __init__(self, passes: Passes, free: list[Passes]) -> None:
@@ -46,7 +46,13 @@ class KeptUse:
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run forward."""
-        return self.passes.forward(inputs)
+        kinds = self.passes.differentiable
+        made = zip(self.passes.forward(inputs), kinds, strict=True)
+        # A later segment may read what has no gradient after this one's backward.
+        found = [each if has else each.clone() for each, has in made]
+        if not any(kinds):
+            self._let_go()
+        return found
 
     def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Run backward.
@@ -69,24 +75,29 @@ class KeptUse:
             self._free.append(self.passes)
             self._free = None
 
-    def __del__(self) -> None:
-        self._let_go()
-
 
 class RecomputedUse:
     """Passes that keep nothing, and what this micro-batch begins with.
 
     Args:
         passes: For all micro-batches in flight.
+        written_later: Of each incoming tensor, whether a later segment writes in place
+            to its memory.
     """
 
-    def __init__(self, passes: RecomputingPasses) -> None:
+    def __init__(
+        self, passes: RecomputingPasses, written_later: Sequence[bool]
+    ) -> None:
         self.passes = passes
+        self._written_later = written_later
         self._inputs: Sequence[Tensor] = ()
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run forward."""
-        self._inputs = [each.detach() for each in inputs]
+        self._inputs = [
+            each.detach().clone() if written else each.detach()
+            for each, written in zip(inputs, self._written_later, strict=True)
+        ]
         return [each.clone() for each in self.passes.forward(inputs)]
 
     def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from partitioner.runtime.cuda_graphs.refusal import NotReplayedError
+
 __all__ = ["CallAgain"]
 
 
@@ -44,7 +46,7 @@ class CallAgain:
         self, function: Callable[[], list[Any]], pool: Pool
     ) -> tuple[list[Any], Callable[[], None]]:
         with self._no_effect():
-            made = function()
+            made = _made(function)
             # A backward that is recorded uses up what its forward has left.
             pool.redo()
 
@@ -53,7 +55,7 @@ class CallAgain:
             pool.redo = self._again(function)
             for kept, new in zip(made, function(), strict=True):
                 if kept is not None:
-                    kept.copy_(new)
+                    kept.data.copy_(new)  # autograd does not see what a graph writes
 
         return made, replay
 
@@ -74,3 +76,10 @@ class CallAgain:
             function()
 
         return again
+
+
+def _made(function: Callable[[], list[Any]]) -> list[Any]:
+    try:
+        return function()
+    except Exception as error:
+        raise NotReplayedError(str(error)) from error

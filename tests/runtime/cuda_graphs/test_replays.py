@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from partitioner.errors import RuntimeGuardError
 from partitioner.runtime.checkpointed_segment import CheckpointedSegment
@@ -197,7 +199,16 @@ def test_recomputed_segments_need_one_recording_for_all(device):
     assert replayed.replayed == 6
 
 
-@pytest.mark.parametrize("module", [nn.Dropout(0.5), nn.BatchNorm1d(WIDTH)])
+class Statistics(nn.BatchNorm1d):
+    """Statistics that no counter of calls goes with."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.running_mean, self.running_var, training=True)
+
+
+@pytest.mark.parametrize(
+    "module", [nn.Dropout(0.5), nn.BatchNorm1d(WIDTH), Statistics(WIDTH)]
+)
 def test_what_would_draw_or_count_twice_is_recomputed_as_it_is(device, module):
     modules = {"0": nn.Linear(WIDTH, WIDTH), "1": module}
     plain, replayed = two(device, modules, checkpointed=True)
@@ -234,6 +245,44 @@ def test_changes_of_the_module_are_recorded_anew(device):
     assert replayed.replayed == 2 + 4 + 2
 
 
+def test_a_number_that_changes_is_recorded_anew(device, monkeypatch):
+    plain, replayed = two(device)
+    for stage in (plain, replayed):
+        run(stage, ["F0 B0"] * 2)
+        block: Any = stage.segment.get_submodule("blocks.0")
+        block.dropout.p = 0.75
+    recorded = counted(replayed, monkeypatch)
+    for stage in (plain, replayed):
+        run(stage, ["F0 B0"] * 3)
+    assert_equal(plain, replayed)
+    assert recorded == ["_forward", "_backward"]
+
+
+class OwnCheckpoint(nn.Module):
+    """Recomputes by itself, and so reads its weights during backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        self.outer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = checkpoint(
+            self.inner, self.outer(x), use_reentrant=True, preserve_rng_state=False
+        )
+        found: Tensor = self.outer(inside)
+        return found
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_modules_that_recompute_by_themselves_are_trained(device, checkpointed):
+    plain, replayed = two(device, {"only": OwnCheckpoint()}, checkpointed=checkpointed)
+    for stage in (plain, replayed):
+        run(stage, ["F0 F1 B0 B1"] * 3)
+    assert_equal(plain, replayed)
+    assert replayed.replayed == 4
+
+
 def test_gradients_add_to_what_is_there(device):
     plain, replayed = two(device)
     for stage in (plain, replayed):
@@ -266,6 +315,18 @@ def test_a_second_backward_is_refused(device):
     made.sum().backward(retain_graph=True)
     with pytest.raises(RuntimeGuardError, match="ran twice"):
         made.sum().backward()
+
+
+def test_in_eval_mode_nothing_is_replayed(device):
+    plain, replayed = two(device)
+    for stage in (plain, replayed):
+        run(stage, ["F0 B0"] * 2)
+        stage.segment.eval()
+        stage.forward(1)
+        stage.backward(1)
+        stage.segment.train()
+    assert_equal(plain, replayed)
+    assert replayed.replayed == 1
 
 
 def test_without_gradients_nothing_is_replayed(device):
@@ -318,6 +379,28 @@ class Counts(nn.Module):
         return x * self.calls
 
 
+class Collects(nn.Module):
+    """Keeps what it has seen where no table of torch's is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, list[Tensor]] = {"inputs": []}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen["inputs"].append(x.detach())
+        return x * len(self.seen["inputs"])
+
+
+class Recurs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)[0]
+        return found
+
+
 class Remembers(nn.Module):
     """Replaces a buffer in place of writing to it."""
 
@@ -357,7 +440,9 @@ class Hides(nn.Module):
 
 
 REFUSED = [
-    (Counts(), "changes .*calls"),
+    (Counts(), "change with each batch"),
+    (Collects(), "forward changes 1.seen.inputs"),
+    (Recurs(), "forward changes .*_flat_weights"),
     (Remembers(), "change with each batch"),
     (Rolls(), "random generator of the host"),
     (Writes(), "writes into what it is given"),
@@ -425,6 +510,37 @@ class OnlyForwards(torch.autograd.Function):
         if ctx.needs_input_grad[0] and Breaks.broken:
             raise NotReplayedError("no backward here")
         return gradient
+
+
+class Tells(torch.autograd.Function):
+    """Tells of each backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, told: list[Tensor]) -> Tensor:
+        ctx.told = told
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.told.append(gradient)
+        return gradient, None
+
+
+class Listens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = Tells.apply(x, self.told)
+        return found
+
+
+def test_a_backward_that_leaves_something_in_python_ends_the_run(device):
+    _, stage = two(device, {"only": Listens()})
+    run(stage, ["F0 B0"])
+    with pytest.raises(RuntimeGuardError, match=r"backward changes only\.told"):
+        stage.batch("F0 B0")
 
 
 class Breaks(nn.Module):
