@@ -108,12 +108,26 @@ class BF16Sums(GradientSums):
 
     def memory(self, weights: Iterable[nn.Parameter]) -> dict[nn.Parameter, Tensor]:
         """Return where the sums of weights are, in this step and in all others."""
-        return {weight: self._place(weight).view(weight.shape) for weight in weights}
+        known, others = self._split(weights)
+        found = {weight: self._place(weight).view(weight.shape) for weight in known}
+        return found | super().memory(others)
 
     def begin(self, weights: Iterable[nn.Parameter]) -> None:
         """Say that something will be added to the sums of weights."""
-        for weight in weights:
+        known, others = self._split(weights)
+        for weight in known:
             self._sum(weight)
+        super().begin(others)
+
+    def _split(
+        self, weights: Iterable[nn.Parameter]
+    ) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Tell the optimizer's weights from those that it was not given."""
+        known: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
+        for weight in weights:
+            (known if weight in self._places else others).append(weight)
+        return known, others
 
     def _let_go(self, set_to_none: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - DeepSpeed's signature
         """Let go of all gradients that are not sums, in place of writing zeros."""
@@ -139,7 +153,9 @@ class BF16Sums(GradientSums):
         if sums:
             torch._foreach_add_(sums, gradients)
 
-    def _into(self, weight: nn.Parameter) -> Tensor:
+    def _into(self, weight: nn.Parameter) -> Tensor | None:
+        if weight not in self._places:
+            return super()._into(weight)
         return self._sum(weight).view(weight.shape)
 
     def _sum(self, parameter: nn.Parameter) -> Tensor:
