@@ -60,6 +60,11 @@ class Outgoing:
             else:
                 made.setdefault(id(value), value)
                 places.append(("made", list(made).index(id(value))))
+        if len({each.untyped_storage().data_ptr() for each in made.values()}) < len(
+            made
+        ):
+            # Who writes one of them in place writes them all, also for autograd.
+            raise NotReplayedError("it returns several views of one memory")
         return cls(tuple(places)), list(made.values())
 
     def values(self, inputs: Sequence[Any], made: Sequence[Tensor]) -> tuple[Any, ...]:

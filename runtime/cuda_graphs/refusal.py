@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from partitioner.runtime.python_state import PLAIN
 
-__all__ = ["NotReplayedError", "RecordingError", "hindrance"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["NotReplayedError", "RecordingError", "hindrance", "hindrance_now"]
 
 _HOOKS = (
     "_forward_hooks",
@@ -43,6 +46,28 @@ def hindrance(module: nn.Module, device_type: str) -> str:
                 return f"a {kind} of {path or 'the segment'} is on {tensor.device}"
             if kind == "parameter" and _is_unusual(tensor):
                 return f"a parameter of {path or 'the segment'} has hooks or a class"
+    return ""
+
+
+def hindrance_now(values: Sequence[Any], device_type: str) -> str:
+    """Return what about a call a replay would do wrong; empty: nothing.
+
+    Args:
+        values: The incoming values.
+        device_type: Where all tensors must be.
+    """
+    for value in values:
+        if not isinstance(value, Tensor):
+            if not isinstance(value, PLAIN):
+                return f"it is given a {type(value).__name__}"
+        elif value.device.type != device_type:
+            return f"it is given a tensor on {value.device}"
+        elif value.layout != torch.strided:
+            return "it is given a sparse tensor"
+    if torch.is_autocast_enabled(device_type):
+        return "it is called with autocast"
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:  # noqa: SLF001 - torch has no public name
+        return "it is called with hooks for saved tensors"
     return ""
 
 

@@ -6,10 +6,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from partitioner.runtime.cuda_graphs.passes import Passes, RecomputingPasses
-from partitioner.runtime.cuda_graphs.refusal import NotReplayedError, hindrance
+from partitioner.runtime.cuda_graphs.refusal import (
+    NotReplayedError,
+    hindrance,
+    hindrance_now,
+)
 from partitioner.runtime.cuda_graphs.use import KeptUse, RecomputedUse, replay
 from partitioner.runtime.python_state import PLAIN
 
@@ -99,8 +103,12 @@ class Replays:
         Raises:
             RuntimeGuardError: The device refused to record.
         """
-        key = None if self.why_not else self._key_of(values)
-        if key is None or key != self._key:
+        if not self.why_not:
+            self._refuse(hindrance_now(values, self._recorder.device_type))
+        if self.why_not:
+            return self._program.unrecorded(*values)
+        key = self._key_of(values)
+        if key != self._key:
             return self._as_it_is(values, key)
         try:
             use = self._use(values)
@@ -114,13 +122,13 @@ class Replays:
 
     def _as_it_is(self, values: Sequence[Any], key: Any) -> tuple[Any, ...]:
         """Run the segment as without CUDA graphs, and learn from it."""
-        if key is None:
-            return self._program.unrecorded(*values)
         self._first_keys[key] = None
+        if not self._program.is_recomputed:
+            return self._program.unrecorded(*values)
         before = self._recorder.random_state()
         result = self._program.unrecorded(*values)
         draws = self._recorder.random_state() != before
-        if self._program.is_recomputed and (draws or self._program.writes_buffers):
+        if draws or self._program.writes_buffers:
             self._refuse("it is recomputed, and draws random numbers or writes buffers")
         return result
 
@@ -150,19 +158,7 @@ class Replays:
             )
 
     def _key_of(self, values: Sequence[Any]) -> Any:
-        """Return what must be the same for a replay; None: it cannot be replayed."""
-        kind = self._recorder.device_type
-        if (
-            any(
-                each.device.type != kind or each.layout != torch.strided
-                if isinstance(each, Tensor)
-                else not isinstance(each, PLAIN)
-                for each in values
-            )
-            or torch.is_autocast_enabled(kind)
-            or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # noqa: SLF001 - torch has no public name
-        ):
-            return None
+        """Return what must be the same for a replay."""
         return tuple(
             (each.shape, each.stride(), each.dtype, each.requires_grad)
             if isinstance(each, Tensor)
@@ -189,6 +185,8 @@ class Replays:
 
 def _place_of(tensor: Tensor) -> Any:
     """Return where a tensor is, and how it lies there."""
+    if tensor.layout != torch.strided or type(tensor) not in (Tensor, nn.Parameter):
+        return id(tensor), tensor.requires_grad
     return (
         tensor.data_ptr(),
         tensor.shape,

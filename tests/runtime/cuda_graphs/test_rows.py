@@ -15,7 +15,7 @@ from partitioner.runtime.cuda_graphs import CudaRecorder, Recorder, Replays
 from partitioner.runtime.gradient_sums import GradientSums
 from partitioner.runtime.segment import SegmentBody, SegmentProgram
 from tests.runtime.cuda_graphs.call_again import CallAgain
-from tests.runtime.cuda_graphs.test_replays import DEVICES, ROWS, WIDTH, inputs
+from tests.runtime.cuda_graphs.stages import DEVICES, ROWS, WIDTH, inputs
 
 pytestmark = pytest.mark.parametrize("device", DEVICES)
 
