@@ -10,40 +10,20 @@ counts in Python.
 
 from __future__ import annotations
 
-import random
-from collections import deque
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from partitioner.runtime.host_generators import HostGenerators, own_generators
 from partitioner.runtime.python_state import PythonState, Values, present, restore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-__all__ = ["HostGenerators", "Recomputation", "own_generators"]
-
-
-def own_generators(module: nn.Module) -> list[torch.Generator]:
-    """Return the generators that a module and its parts keep as attributes.
-
-    Args:
-        module: Searched with its submodules; of an attribute that is a container,
-            the items are searched as well.
-    """
-    found: dict[int, torch.Generator] = {}
-    for part in module.modules():
-        for value in vars(part).values():
-            items = value.values() if isinstance(value, dict) else value
-            alone = not isinstance(value, dict | list | tuple | set | deque)
-            for item in (value,) if alone else items:
-                if isinstance(item, torch.Generator):
-                    found[id(item)] = item
-    return list(found.values())
+__all__ = ["Recomputation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,54 +181,6 @@ class _Recompute(AbstractContextManager[None]):
 
     def __exit__(self, *error: Any) -> bool | None:
         return self._entered.pop().__exit__(*error)
-
-
-class HostGenerators:
-    """The states of ``random``, of numpy's global generator, and of modules' own."""
-
-    def __init__(self, own: Sequence[torch.Generator]) -> None:
-        self._own = own
-        self._states: tuple[Any, ...] | None = None
-
-    def save(self) -> None:
-        """Remember the present states."""
-        self._states = self._present()
-
-    def moved(self) -> bool:
-        """Whether the present states are others than those that were saved."""
-        return bool(_bytes_of(self._present()) != _bytes_of(self._states))
-
-    def go_back(self) -> None:
-        """Return to the states that were saved."""
-        self._set_states(self._states)
-
-    def _present(self) -> tuple[Any, ...]:
-        own = [generator.get_state() for generator in self._own]
-        return random.getstate(), np.random.get_state(), own
-
-    @contextmanager
-    def replay(self) -> Iterator[None]:
-        """Go back to the states that were saved, and return to the present at exit."""
-        present = self._present()
-        try:
-            self._set_states(self._states)
-            yield
-        finally:
-            self._set_states(present)
-
-    def _set_states(self, states: tuple[Any, ...] | None) -> None:
-        if states is None:
-            return
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        for generator, state in zip(self._own, states[2], strict=True):
-            generator.set_state(state)
-
-
-def _bytes_of(states: Any) -> Any:
-    """Return states of generators as what can be compared."""
-    plain, (kind, keys, *rest), own = states
-    return plain, (kind, keys.tobytes(), *rest), [bytes(each.numpy()) for each in own]
 
 
 def _snapshots(module: nn.Module) -> list[_Snapshot]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from partitioner.runtime.recompute import own_generators
+from partitioner.runtime.host_generators import own_generators
 
 if TYPE_CHECKING:
     from collections.abc import Collection

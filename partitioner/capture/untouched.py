@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from partitioner.runtime.recompute import own_generators
+from partitioner.runtime.host_generators import own_generators, return_to, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         if isinstance(value, list | dict | set | deque)
     ]
     generators = generator_states()
-    own = [(generator, generator.get_state()) for generator in own_generators(model)]
+    own = [(generator, state_of(generator)) for generator in own_generators(model)]
     try:
         yield
     finally:
@@ -46,7 +46,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
             _put_back(container, items)
         restore_generators(generators)
         for generator, state in own:
-            generator.set_state(state)
+            return_to(generator, state)
 
 
 def _items(container: Any) -> list[Any]:

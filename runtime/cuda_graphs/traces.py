@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from partitioner.runtime.host_generators import HostGenerators, own_generators
 from partitioner.runtime.python_state import CONTAINERS, refill
-from partitioner.runtime.recompute import HostGenerators, own_generators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, fx, nn
@@ -14,17 +15,20 @@ from partitioner.runtime.segment import Segment, SegmentBody
 
 
 class Draws(nn.Module):
-    """Draws from a generator of its own and from Python's."""
+    """Draws from generators of its own and from Python's."""
 
     generator: torch.Generator
 
     def __init__(self) -> None:
         super().__init__()
         self.generator = torch.Generator().manual_seed(1)
+        self.plain = random.Random(1)
+        self.numpy: list[Any] = [np.random.default_rng(1), np.random.RandomState(1)]
 
     def forward(self, x: Tensor) -> Tensor:
         noise = torch.rand(x.shape, generator=self.generator)
-        return x * (noise + random.random())
+        own = self.plain.random() + sum(each.uniform() for each in self.numpy)
+        return x * (noise + own + random.random())
 
 
 class Counts(nn.Module):

@@ -8,6 +8,7 @@ import random
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, fx, nn
@@ -81,6 +82,15 @@ class Rolls(nn.Module):
         return x * random.random()
 
 
+class RollsItsOwn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = np.random.default_rng(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.generator.uniform()
+
+
 class Writes(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.detach().add_(1) * 2
@@ -113,6 +123,7 @@ REFUSED = [
     (Recurs(), "forward changes .*_flat_weights"),
     (Remembers(), "change with each batch"),
     (Rolls(), "random generator of the host"),
+    (RollsItsOwn(), "random generator of the host"),
     (Writes(), "writes into what it is given"),
     (Hides(), "trains a tensor"),
     (nn.Flatten(0), "returns a part of what it is given"),
