@@ -45,6 +45,8 @@ def check_replayed(plan: TrainablePlan) -> None:
         needed_bytes = replayed_bytes(stage.score, problem.in_flight[stage.index])
         limit_bytes = problem.limits[problem.rank_of(stage.index)]
         if limit_bytes is not None and needed_bytes > limit_bytes:
+            rest_bytes = limit_bytes - (needed_bytes - stage.memory_bytes)
+            smaller = f", or plan with memory_limit={rest_bytes}"
             raise MemoryLimitError(
                 f"cuda_graphs=True does not fit: stage {stage.index} would need "
                 f"{format_bytes(needed_bytes)}, as each micro-batch in flight keeps "
@@ -52,6 +54,6 @@ def check_replayed(plan: TrainablePlan) -> None:
                 stage=stage.index,
                 needed_bytes=needed_bytes,
                 limit_bytes=limit_bytes,
-                hint="leave cuda_graphs out, use a smaller micro-batch, or plan with "
-                f"memory_limit={limit_bytes - (needed_bytes - stage.memory_bytes)}",
+                hint="leave cuda_graphs out, or use a smaller micro-batch"
+                + (smaller if rest_bytes > 0 else ""),
             )

@@ -37,6 +37,8 @@ def hindrance(module: nn.Module, device_type: str) -> str:
         module: Looked at with its submodules.
         device_type: Where everything must be.
     """
+    if torch.nn.modules.module._has_any_global_hook():  # noqa: SLF001 - torch has no public name
+        return "there are hooks for all modules, which a replay would skip"
     for path, part in module.named_modules():
         for name in _HOOKS:
             if getattr(part, name):

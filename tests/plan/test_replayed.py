@@ -75,6 +75,28 @@ def test_what_does_not_fit_is_refused():
         check_replayed(planned(device="cpu", memory_limit=needed - 1))
     assert told.value.needed_bytes == needed
     assert "memory of its own" in told.value.message
+    # What it suggests fits by itself: what replays add is left out.
+    assert f"memory_limit={needed - 1 - added(plan, told.value.stage)}" in (
+        told.value.hint
+    )
+
+
+def added(plan: Plan, stage: int | None) -> int:
+    found = plan.stages[stage or 0]
+    whole = replayed_bytes(found.score, plan.problem.in_flight[found.index])
+    return whole - found.memory_bytes
+
+
+def test_no_limit_below_nothing_is_suggested():
+    options: dict[str, Any] = {"device": "cpu", "checkpointing": "all"}
+    example = torch.zeros(8, WIDTH)
+    plan = partition(model(), 6, example_inputs=example, **options)
+    least = max(stage.memory_bytes for stage in plan.stages)
+    tight = partition(model(), 6, example_inputs=example, memory_limit=least, **options)
+    with pytest.raises(MemoryLimitError) as told:
+        check_replayed(tight)
+    assert added(tight, told.value.stage) > least
+    assert "memory_limit" not in told.value.hint
 
 
 def test_zero_takes_gradients_as_they_come():

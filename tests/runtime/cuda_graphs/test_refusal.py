@@ -228,6 +228,17 @@ def test_what_comes_in_may_hinder_replays(device):
     assert stage.why_not == "it is given a list"
 
 
+def test_hooks_for_all_modules_hinder_replays(device):
+    _, stage = two(device)
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        run(stage, ["F0 B0"] * 2)
+    finally:
+        handle.remove()
+    assert stage.replayed == 0
+    assert "hooks for all modules" in stage.why_not
+
+
 class OnlyForwards(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
