@@ -30,10 +30,8 @@ class Twins:
         for part in module.modules():
             for name, weight in part._parameters.items():  # noqa: SLF001 - where torch looks
                 if weight is not None and weight.requires_grad:
-                    twin = self.of.get(weight)
-                    self.of[weight] = (
-                        nn.Parameter(weight.detach()) if twin is None else twin
-                    )
+                    if weight not in self.of:
+                        self.of[weight] = _twin(weight)
                     self._places.append((part._parameters, name, weight))  # noqa: SLF001
 
     @contextmanager
@@ -46,6 +44,12 @@ class Twins:
         finally:
             for table, name, weight in self._places:
                 table[name] = weight
+
+
+def _twin(weight: nn.Parameter) -> nn.Parameter:
+    made = nn.Parameter(weight.detach())
+    vars(made).update(vars(weight))  # a forward may read what is noted on its weight
+    return made
 
 
 def leaves_of(tensors: Iterable[Tensor]) -> set[Tensor]:

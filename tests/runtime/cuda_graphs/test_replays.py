@@ -139,6 +139,23 @@ def test_modules_that_recompute_by_themselves_are_trained(device, checkpointed):
     assert replayed.replayed == 4
 
 
+class Scaled(nn.Linear):
+    """Reads what is noted on its weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * getattr(self.weight, "scale", 1.0)
+
+
+def test_what_is_noted_on_a_weight_is_seen(device):
+    module = Scaled(WIDTH, WIDTH)
+    plain, replayed = two(device, {"only": module})
+    for stage in (plain, replayed):
+        stage.segment.get_parameter("only.weight").scale = 3.0  # type: ignore[attr-defined]
+        run(stage, ["F0 F1 B0 B1"] * 2)
+    assert_equal(plain, replayed)
+    assert replayed.replayed == 2
+
+
 def test_gradients_add_to_what_is_there(device):
     plain, replayed = two(device)
     for stage in (plain, replayed):
