@@ -32,10 +32,11 @@ class Traces:
         own = [] if on_host else [torch.default_generator]
         self._generators = HostGenerators([*own_generators(module), *own])
         self._generators.save()
+        seen: set[int] = set()
         self._before = [
             (place, container, container.copy())
             for path, part in module.named_modules()
-            for place, container in _containers(path, vars(part))
+            for place, container in _containers(path, vars(part), seen)
             if part is not module or container is part._buffers  # noqa: SLF001 - where torch looks
         ]
 
@@ -53,17 +54,16 @@ class Traces:
         return ", ".join(found)
 
 
-def _containers(
-    path: str, container: Any, outer: tuple[Any, ...] = ()
-) -> Iterator[tuple[str, Any]]:
+def _containers(path: str, container: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Walk through a container and those inside it, but through no other objects."""
-    if any(container is each for each in outer):
+    if id(container) in seen:
         return
+    seen.add(id(container))
     yield path, container
     named = container.items() if isinstance(container, dict) else enumerate(container)
     for name, item in named:
         if type(item) in CONTAINERS:
-            yield from _containers(_joined(path, name), item, (*outer, container))
+            yield from _containers(_joined(path, name), item, seen)
 
 
 def _differences(path: str, now: Any, before: Any) -> Iterator[str]:

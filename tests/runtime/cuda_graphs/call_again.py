@@ -68,11 +68,14 @@ class CallAgain:
             tensor.data.copy_(values)
 
     def _again(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Return what runs a function with the random numbers that come now."""
+        """Return what runs a function with what is random and written now."""
         state = torch.get_rng_state()
+        now = [(each, each.detach().clone()) for each in self._written()]
 
         def again() -> None:
             torch.set_rng_state(state)
+            for tensor, values in now:
+                tensor.data.copy_(values)
             function()
 
         return again

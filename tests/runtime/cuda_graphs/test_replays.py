@@ -139,6 +139,15 @@ def test_modules_that_recompute_by_themselves_are_trained(device, checkpointed):
     assert replayed.replayed == 4
 
 
+def test_what_is_read_after_it_was_written_is_that_micro_batchs(device):
+    module = nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))
+    plain, replayed = two(device, {"only": module})
+    for stage in (plain, replayed):
+        run(stage, ["F0 F1 B0 F2 B1 B2"] * 3)
+    assert_equal(plain, replayed)
+    assert replayed.replayed == 6
+
+
 class Scaled(nn.Linear):
     """Reads what is noted on its weight."""
 
