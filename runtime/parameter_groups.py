@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from partitioner.errors import OptionError
+from partitioner.runtime.parameter_order import aligned
 from partitioner.runtime.ties import is_counted
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ def parameter_groups(
     Returns:
         A group for each rule, in order, and one more, without options of its own, for
         the trainable parameters that no rule means, if there are any. Parameters are in
-        the order of the model; frozen ones are in no group. Only depends on the whole
-        model in number and order, so that it is the same on all ranks.
+        the order of the model, as far as they stay aligned in one tensor; frozen ones
+        are in no group. Only depends on the whole model in number and order, so that it
+        is the same on all ranks.
 
     Raises:
         OptionError: A rule is malformed, a pattern matches nothing or frozen
@@ -93,7 +95,7 @@ def parameter_groups(
     if not any(is_counted(parameter) for found in members for parameter in found):
         members[0].append(module.placeholder(0))
     return [
-        {"params": found, **option}
+        {"params": aligned(found), **option}
         for found, option in zip(members, options, strict=True)
     ]
 

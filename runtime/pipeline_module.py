@@ -14,6 +14,7 @@ from partitioner.runtime.agreement import ensure_process_group, raise_on_all_ran
 from partitioner.runtime.fixed_shapes import FixedShapes
 from partitioner.runtime.idle_stage import reach
 from partitioner.runtime.loss_stage import LossStage
+from partitioner.runtime.parameter_order import aligned
 from partitioner.runtime.pipeline_options import (
     check_options,
     check_parts,
@@ -140,6 +141,14 @@ class PartitionedPipelineModule(TiedStages, LossStage):
             return list(outputs)
         return outputs
 
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:  # noqa: FBT001, FBT002 - nn.Module's signature
+        """Yield this rank's parameters so that in one tensor each is aligned.
+
+        Args:
+            recurse: As for ``nn.Module.parameters``.
+        """
+        yield from aligned(super().parameters(recurse))
+
     def original_named_parameters(
         self, *, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
@@ -252,6 +261,7 @@ class PartitionedPipelineModule(TiedStages, LossStage):
         Without a mark DeepSpeed's fp32 clipping counts the first stage alone; its
         bf16 and ZeRO optimizers count all but what is replicated, marked or not.
         """
+        parameter: Any
         for parameter in self.parameters():
             parameter.model_parallel = not parameter.ds_pipe_replicated
 

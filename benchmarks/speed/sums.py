@@ -11,6 +11,7 @@ from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.precision_config import DeepSpeedBF16Config
 
 from partitioner.runtime.gradient_sums import gradient_sums
+from partitioner.runtime.parameter_order import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,6 +58,8 @@ def sums_of(
     if dtype != torch.bfloat16:
         return _InPlace()
     names = {value: name for name, value in parameters.items() if value.requires_grad}
+    if plans:
+        names = {value: names[value] for value in aligned(names)}
     with redirect_stdout(io.StringIO()):  # it prints how much memory there is
         found: Any = BF16_Optimizer(
             torch.optim.AdamW(list(names)),

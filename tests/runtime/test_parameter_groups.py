@@ -76,10 +76,10 @@ def test_the_rest_is_the_last_group_and_options_are_passed_on():
     assert set(rest) == {"params"}
     assert names(model, [first, rest])[1] == [
         "embed.weight",
-        "blocks.0.norm.weight",
-        "blocks.0.linear.weight",
-        "blocks.1.norm.weight",
+        "blocks.0.linear.weight",  # before what is less aligned
         "blocks.1.linear.weight",
+        "blocks.0.norm.weight",
+        "blocks.1.norm.weight",
     ]
     assert rules == [{"params": "*.bias", "weight_decay": 0.0, "name": "biases"}]
 
@@ -140,7 +140,7 @@ def test_frozen_parameters_are_in_no_group():
     groups = parameter_groups(stage, model, [{"params": "blocks.*"}])
     assert names(model, groups)[0] == [
         f"blocks.1.{name}"
-        for name in ("norm.weight", "norm.bias", "linear.weight", "linear.bias")
+        for name in ("linear.weight", "norm.weight", "norm.bias", "linear.bias")
     ]
     assert names(model, groups)[1] == ["embed.weight"]
 
