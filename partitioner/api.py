@@ -23,6 +23,7 @@ from partitioner.dtypes import as_dtype
 from partitioner.errors import InfeasibleError
 from partitioner.options import Options
 from partitioner.plan import Plan
+from partitioner.plan.replayed import with_room
 from partitioner.report import plan_text
 from partitioner.solve import solve
 
@@ -130,7 +131,7 @@ def partition(
             of the optimizer among the replicas.
         offload_optimizer: Keep both in the host's memory (with ``zero_stage=1``).
         cuda_graphs: Stages are replayed as CUDA graphs, so that the host's time does
-            not count; :meth:`Plan.initialize` then does so.
+            not count, and memory is kept for it; :meth:`Plan.initialize` does so.
         measurements: What ``partitioner measure`` timed on the device, or its file.
         loss_fn: The loss that ``plan.initialize`` will be given, to price it on the
             last stage: over a large vocabulary it takes as long as some layers. None:
@@ -231,19 +232,25 @@ def planned(costed: CostedGraph, options: Options) -> Plan:
         InfeasibleError: No plan obeys the limits.
     """
     statement, units = problem_for(costed, options)
-    assignment = solve(
-        statement,
-        solver=options.solver,
-        gap=options.gap,
-        time_limit_s=options.time_limit_s,
-    )
-    return Plan(
-        costed=costed,
-        problem=statement,
-        units=units,
-        assignment=assignment,
-        options=options,
-    )
+
+    def within(less_bytes: int) -> Plan:
+        """Return the best plan for devices with so much less memory."""
+        assignment = solve(
+            statement.with_less_memory(less_bytes),
+            solver=options.solver,
+            gap=options.gap,
+            time_limit_s=options.time_limit_s,
+        )
+        return Plan(
+            costed=costed,
+            problem=statement,
+            units=units,
+            assignment=assignment,
+            options=options,
+        )
+
+    plan = within(0)
+    return with_room(plan, within) if options.cuda_graphs else plan
 
 
 def _the_faster(plan: Plan) -> Plan:

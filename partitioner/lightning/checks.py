@@ -56,7 +56,7 @@ _OTHERS = {
 }
 
 
-_INITIALIZE = ("check_finite", "module", "zero_bubble")
+_INITIALIZE = ("check_finite", "cuda_graphs", "module", "zero_bubble")
 
 
 def check_options(options: Mapping[str, Any], initialize: Mapping[str, Any]) -> None:

@@ -53,7 +53,7 @@ class PipelineStrategy(Placed, Checkpointing):
             (micro-)batch; None: its samples.
         config: Entries of DeepSpeed's configuration.
         initialize: Further arguments of :meth:`Plan.initialize`: ``zero_bubble``,
-            ``check_finite``, ``module``.
+            ``cuda_graphs``, ``check_finite``, ``module``.
         library: ``lightning.pytorch`` or ``pytorch_lightning``, if both are imported.
         **options: Of :func:`partitioner.partition`: ``device``, ``memory_limit``,
             ``checkpointing``, ``pin``, …

@@ -138,8 +138,7 @@ def check_put_off(plan: TrainablePlan) -> None:
                 stage=stage.index,
                 needed_bytes=needed_bytes,
                 limit_bytes=limit_bytes,
-                hint="leave zero_bubble out, use a smaller micro-batch, or plan with "
-                f"memory_limit={limit_bytes - more_bytes}",
+                hint="leave zero_bubble out, use a smaller micro-batch, or more stages",
             )
 
 

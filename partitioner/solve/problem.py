@@ -158,6 +158,25 @@ class Problem:
         """Whether some rank has a memory limit."""
         return any(limit is not None for limit in self.limits)
 
+    def with_less_memory(self, less_bytes: int) -> Problem:
+        """Return the same problem with lower memory limits, where there are any.
+
+        Args:
+            less_bytes: By how much. What is left is one byte or more.
+        """
+        if not less_bytes:
+            return self
+
+        def lower(limit: int | None) -> int | None:
+            return None if limit is None else max(1, limit - less_bytes)
+
+        devices = tuple(
+            replace(device, memory_limit_bytes=lower(device.memory_limit_bytes))
+            for device in self.devices
+        )
+        shared = lower(self.memory_limit_bytes)
+        return replace(self, memory_limit_bytes=shared, devices=devices)
+
     def without_limits(self) -> Problem:
         """Return the same problem with unlimited memory."""
         devices = (replace(device, memory_limit_bytes=None) for device in self.devices)

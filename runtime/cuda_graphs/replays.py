@@ -38,7 +38,8 @@ class Replays:
 
     The first batch lets libraries choose and compile their kernels, which cannot be
     recorded. Then all micro-batches of the shapes that came first are replayed; others
-    run as they are. As many passes are recorded as there are micro-batches in flight.
+    run as they are, until two batches in a row have nothing else. As many passes are
+    recorded as there are micro-batches in flight.
 
     Args:
         program: The segment.
@@ -58,6 +59,9 @@ class Replays:
         self._recorder = recorder
         self._state: Any = None
         self._key: Any = None
+        self._missed: Any = None
+        """The shapes of the last batch, if none of it was replayed."""
+        self._replayed_before = 0
         self._changes = 0
         self._first_keys: dict[Any, None] = {}
         self._recorded: list[Passes] = []
@@ -75,16 +79,32 @@ class Replays:
             self._changes = 0
             # Also those whose backward never came: until now their memory was in use.
             self._free = list(self._recorded)
-            if self._key is None and self._first_keys:
-                self._key = next(iter(self._first_keys))
+            self._choose_shapes()
         self._first_keys.clear()
+        self._replayed_before = self.replayed
+
+    def _choose_shapes(self) -> None:
+        """Replay those that came first, or others that two batches had alone."""
+        first = next(iter(self._first_keys), None)
+        if self._key is None:
+            self._key = first
+        elif self.replayed > self._replayed_before:
+            self._missed = None
+        elif first is not None and first == self._missed:
+            self._let_go()
+            self._key = first
+        else:
+            self._missed = first
+
+    def _let_go(self) -> None:
+        self._key = self._missed = None
+        self._recorded, self._free = [], []
+        self._recomputing = None
 
     def _forget(self, state: Any) -> None:
         """Let go of all recordings; what they would hold fast is different now."""
         self._state = state
-        self._key = None
-        self._recorded, self._free = [], []
-        self._recomputing = None
+        self._let_go()
         self._changes += 1
         if self._changes == _CHANGES:
             self._refuse(

@@ -12,7 +12,8 @@ from torch import nn
 
 from partitioner import MemoryLimitError, OptionError, Plan, measure_model, partition
 from partitioner.cost import Measurements
-from partitioner.plan.replayed import check_replayed, replayed_bytes
+from partitioner.options import parse_devices
+from partitioner.plan.replayed import added_bytes, check_replayed, replayed_bytes
 
 STAGES, WIDTH = 2, 16
 
@@ -45,7 +46,7 @@ def test_the_host_does_not_count():
     assert not any(stage.host_bound for stage in replayed.score.stages)
     assert replayed.simulation.step_s < plain.simulation.step_s
     assert "compile=True or cuda_graphs=True" in str(plain)
-    assert "host's time is not counted: CUDA graphs" in str(replayed)
+    assert "CUDA graphs: no time of the host, up to" in str(replayed)
 
 
 def test_a_file_remembers(tmp_path):
@@ -75,28 +76,47 @@ def test_what_does_not_fit_is_refused():
         check_replayed(planned(device="cpu", memory_limit=needed - 1))
     assert told.value.needed_bytes == needed
     assert "memory of its own" in told.value.message
-    # What it suggests fits by itself: what replays add is left out.
-    assert f"memory_limit={needed - 1 - added(plan, told.value.stage)}" in (
-        told.value.hint
+    assert "plan with cuda_graphs=True, which keeps room" in told.value.hint
+
+
+def wide(**options: Any) -> Plan:
+    """Return a plan whose activations take more than its weights."""
+    example = torch.zeros(4096, WIDTH)
+    return partition(model(), STAGES, example_inputs=example, device="cpu", **options)
+
+
+def test_a_plan_for_it_keeps_room():
+    plain = wide()
+    tight = max(stage.memory_bytes for stage in plain.stages) + added_bytes(plain) - 1
+    refused = wide(memory_limit=tight)
+    with pytest.raises(MemoryLimitError):
+        check_replayed(refused)
+    kept = wide(memory_limit=tight, cuda_graphs=True)
+    check_replayed(kept)
+    assert sum(kept.assignment.recomputed) > sum(refused.assignment.recomputed)
+    assert {stage["memory_limit_bytes"] for stage in kept.to_dict()["stages"]} == {
+        tight
+    }
+
+
+def test_where_none_has_room_it_is_said_when_planning():
+    least = max(stage.memory_bytes for stage in wide(checkpointing="all").stages)
+    with pytest.raises(MemoryLimitError, match="cuda_graphs=True does not fit") as told:
+        wide(memory_limit=least, checkpointing="all", cuda_graphs=True)
+    assert "more stages" in told.value.hint
+
+
+def test_devices_have_limits_of_their_own():
+    limits = [2**40, 1]
+    devices = [{"memory_limit": limit} for limit in limits]
+    plan = wide(devices=[{"memory_limit": 2**40}] * 2)
+    small = replace(
+        plan,
+        options=replace(plan.options, devices=parse_devices(devices, STAGES)),
     )
-
-
-def added(plan: Plan, stage: int | None) -> int:
-    found = plan.stages[stage or 0]
-    whole = replayed_bytes(found.score, plan.problem.in_flight[found.index])
-    return whole - found.memory_bytes
-
-
-def test_no_limit_below_nothing_is_suggested():
-    options: dict[str, Any] = {"device": "cpu", "checkpointing": "all"}
-    example = torch.zeros(8, WIDTH)
-    plan = partition(model(), 6, example_inputs=example, **options)
-    least = max(stage.memory_bytes for stage in plan.stages)
-    tight = partition(model(), 6, example_inputs=example, memory_limit=least, **options)
     with pytest.raises(MemoryLimitError) as told:
-        check_replayed(tight)
-    assert added(tight, told.value.stage) > least
-    assert "memory_limit" not in told.value.hint
+        check_replayed(small)
+    assert (told.value.stage, told.value.limit_bytes) == (1, 1)
 
 
 def test_zero_takes_gradients_as_they_come():

@@ -85,6 +85,19 @@ def test_other_shapes_run_as_they_are(device):
     assert replayed.replayed == 2
 
 
+def test_shapes_that_come_to_stay_are_recorded_anew(device):
+    plain, replayed = two(device)
+    counts = []
+    for stage in (plain, replayed):
+        run(stage, ["F0 F1 B0 B1"] * 2)
+        for rows in [ROWS + 1, ROWS, *[ROWS + 1] * 4]:
+            stage.batch("F0 F1 B0 B1", rows=rows)
+            counts.append(stage.replayed if stage is replayed else 0)
+    assert_equal(plain, replayed)
+    # Not after one batch of others, nor after one and one; after two in a row.
+    assert counts[6:] == [2, 4, 4, 4, 6, 8]
+
+
 def test_changes_of_the_module_are_recorded_anew(device):
     plain, replayed = two(device)
     for stage in (plain, replayed):
