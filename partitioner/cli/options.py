@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from partitioner.cli.values import groups, pins, usable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,43 +23,6 @@ __all__ = [
     "planning",
     "refuse_planning",
 ]
-
-
-def _usable(
-    _context: click.Context, _parameter: click.Parameter, path: Path | None
-) -> Path | None:
-    """Refuse an unusable place before minutes are spent on a plan for it."""
-    if path is None:
-        return None
-    parent = path.absolute().parent
-    if not parent.is_dir():
-        message = f"folder {parent} does not exist"
-        raise click.BadParameter(message)
-    if path.exists() and not path.is_file():
-        message = f"{path} exists and is not a regular file"
-        raise click.BadParameter(message)
-    return path
-
-
-def _pins(
-    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, int] | None:
-    """Read ``PATTERN=STAGE``."""
-    pins = {}
-    for value in values:
-        pattern, _, stage = value.rpartition("=")
-        if not pattern or not stage.removeprefix("-").isdigit():
-            message = f"{value!r} is not PATTERN=STAGE, like lm_head=-1"
-            raise click.BadParameter(message)
-        pins[pattern] = int(stage)
-    return pins or None
-
-
-def _groups(
-    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> tuple[tuple[str, ...], ...]:
-    """Read groups of patterns with commas between."""
-    return tuple(tuple(value.split(",")) for value in values)
 
 
 POSITIVE = click.IntRange(min=1)
@@ -186,14 +151,14 @@ _PLANNING = {
     "keep_together": click.option(
         "--keep-together",
         multiple=True,
-        callback=_groups,
+        callback=groups,
         metavar="PATTERN,PATTERN",
         help="Modules that share a stage; repeatable.",
     ),
     "pin": click.option(
         "--pin",
         multiple=True,
-        callback=_pins,
+        callback=pins,
         metavar="PATTERN=STAGE",
         help="Stage that modules run on, negative from the last; repeatable.",
     ),
@@ -295,7 +260,7 @@ def file_option(*names: str, text: str, required: bool = False) -> Callable[...,
     return click.option(
         *names,
         type=click.Path(writable=True, path_type=Path),
-        callback=_usable,
+        callback=usable,
         metavar="FILE",
         help=text,
         required=required,
