@@ -23,7 +23,6 @@ from partitioner.dtypes import as_dtype
 from partitioner.errors import InfeasibleError
 from partitioner.options import Options
 from partitioner.plan import Plan
-from partitioner.plan.replayed import with_room
 from partitioner.report import plan_text
 from partitioner.solve import solve
 
@@ -232,25 +231,19 @@ def planned(costed: CostedGraph, options: Options) -> Plan:
         InfeasibleError: No plan obeys the limits.
     """
     statement, units = problem_for(costed, options)
-
-    def within(less_bytes: int) -> Plan:
-        """Return the best plan for devices with so much less memory."""
-        assignment = solve(
-            statement.with_less_memory(less_bytes),
-            solver=options.solver,
-            gap=options.gap,
-            time_limit_s=options.time_limit_s,
-        )
-        return Plan(
-            costed=costed,
-            problem=statement,
-            units=units,
-            assignment=assignment,
-            options=options,
-        )
-
-    plan = within(0)
-    return with_room(plan, within) if options.cuda_graphs else plan
+    assignment = solve(
+        statement,
+        solver=options.solver,
+        gap=options.gap,
+        time_limit_s=options.time_limit_s,
+    )
+    return Plan(
+        costed=costed,
+        problem=statement,
+        units=units,
+        assignment=assignment,
+        options=options,
+    )
 
 
 def _the_faster(plan: Plan) -> Plan:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from partitioner.graph import info
 from partitioner.report.names import compress_names
 from partitioner.report.units import format_bytes, format_seconds, format_share
+from partitioner.solve import needed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,13 +81,13 @@ def _unit(case: Case) -> Iterator[Limit]:
 
 def _memory(case: Case, solver: Solver) -> Iterator[Limit]:
     """Look for stages that had to give way to the memory limit."""
-    rows, limits = case.score.ranks, case.problem.limits
+    needed, limits = needed_bytes(case.problem, case.score), case.problem.limits
     filled = [
-        row.memory_bytes / limit if limit else 0.0
-        for row, limit in zip(rows, limits, strict=True)
+        mine / limit if limit else 0.0
+        for mine, limit in zip(needed, limits, strict=True)
     ]
     again_s = sum(row.recompute_s for row in case.score.stages)
-    fullest = max(range(len(rows)), key=filled.__getitem__)
+    fullest = max(range(len(needed)), key=filled.__getitem__)
     limit = limits[fullest]
     if limit is None or (filled[fullest] < FULL and not again_s):
         return
@@ -97,7 +98,7 @@ def _memory(case: Case, solver: Solver) -> Iterator[Limit]:
             kind="memory",
             words=(
                 f"memory: {case.rank_name} {fullest} uses"
-                f" {format_bytes(rows[fullest].memory_bytes)} of {format_bytes(limit)}"
+                f" {format_bytes(needed[fullest])} of {format_bytes(limit)}"
                 f"{again + ' micro-batch' if again_s else ''}; without a limit the step"
                 f" would take {saved}"
             ),

@@ -124,6 +124,7 @@ def problem(
         stages=stages,
         micro_batches=micro_batches,
         in_flight=in_flight(stages, micro_batches, schedule),
+        cuda_graphs=cuda_graphs,
         memory_limit_bytes=memory_limit_bytes,
         reserved_bytes=held.reserved_bytes,
         engine_bytes=engine.buffer_bytes(chain.from_iterable(owners.values())),

@@ -13,12 +13,11 @@ from partitioner.emit.ds_config import ds_config
 from partitioner.emit.weights import weighted
 from partitioner.plan.costs import note_prices
 from partitioner.plan.file import payload
-from partitioner.plan.replayed import check_replayed
 from partitioner.plan.stages import StagePlan, check_put_off
 from partitioner.runtime.compile_options import compile_options
 from partitioner.runtime.engine import initialize
 from partitioner.runtime.parameter_groups import parameter_groups
-from partitioner.solve import Assignment, Problem, score
+from partitioner.solve import Assignment, Problem, check_room, score
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -148,7 +147,7 @@ class TrainablePlan(ABC):
         if cuda_graphs is None:
             cuda_graphs = self.options.cuda_graphs
         if cuda_graphs:
-            check_replayed(self)
+            check_room(self.problem, self.assignment)
         settings = self.ds_config(**(config or {}))
         if deepspeed_kwargs.get("optimizer") is not None:
             del settings["optimizer"]

@@ -9,8 +9,8 @@ import torch
 
 from partitioner.emit.gradients import GradientFlow
 from partitioner.graph import InputSpec, info
-from partitioner.plan.replayed import added_bytes
 from partitioner.report.units import format_bytes
+from partitioner.solve import added_bytes
 from partitioner.version import __version__
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _paced_by_host(plan: Plan) -> str:
 
 def _not_in_prices(plan: Plan) -> str:
     if plan.options.cuda_graphs:
-        more = format_bytes(added_bytes(plan))
+        more = format_bytes(added_bytes(plan.problem, plan.score))
         return f"; CUDA graphs: no time of the host, up to {more} more on a stage"
     if plan.costed.profile.kind == "gpu" and plan.problem.schedule == "eager-1f1b":
         return "; not counted: receives that wait (4 to 7 % of a pass on two H200)"

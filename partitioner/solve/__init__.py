@@ -7,6 +7,7 @@ from partitioner.solve.choose import solve
 from partitioner.solve.parts import Constraint, Device, Tie, Unit, Value
 from partitioner.solve.problem import Assignment, Problem
 from partitioner.solve.replicas import Link, replica_sums_s
+from partitioner.solve.room import added_bytes, check_room, needed_bytes
 from partitioner.solve.score import RankScore, Score, StageScore, score
 
 __all__ = [
@@ -21,7 +22,10 @@ __all__ = [
     "Tie",
     "Unit",
     "Value",
+    "added_bytes",
     "check",
+    "check_room",
+    "needed_bytes",
     "replica_sums_s",
     "score",
     "solve",

@@ -15,6 +15,7 @@ from partitioner.solve.conflicts import conflict_error
 from partitioner.solve.host import may_wait, solve_with_host
 from partitioner.solve.narrow import Search
 from partitioner.solve.problem import Assignment
+from partitioner.solve.room import solve_with_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,6 +78,11 @@ def solve(
 
 
 def _answer(problem: Problem, settings: Settings) -> Assignment:
+    answer = partial(_answer_without_graphs, settings=settings)
+    return solve_with_room(problem, answer) if problem.cuda_graphs else answer(problem)
+
+
+def _answer_without_graphs(problem: Problem, settings: Settings) -> Assignment:
     if not may_wait(problem):
         return _search(problem, settings.deadline, settings=settings)
     search = partial(_search, settings=settings)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from partitioner.solve.order_dp import Slicing
     from partitioner.solve.problem import Checkpointing, Problem
 
-__all__ = ["in_flight_for", "memory_error"]
+__all__ = ["in_flight_for", "memory_error", "sized"]
 
 BOUNDS = 240
 PAIR_BOUNDS = 48
@@ -68,9 +68,9 @@ def memory_error(problem: Problem) -> InfeasibleError:
             hint="Remove a constraint, raise the time limit, or use fewer stages.",
         )
     return MemoryLimitError(
-        f"stage {tightest.rank} needs {_size(tightest.needed_bytes)} in the plan with"
-        f" the smallest stages that was found, {_size(tightest.excess_bytes)}"
-        f" more than the limit of {_size(tightest.limit_bytes)}",
+        f"stage {tightest.rank} needs {sized(tightest.needed_bytes)} in the plan with"
+        f" the smallest stages that was found, {sized(tightest.excess_bytes)}"
+        f" more than the limit of {sized(tightest.limit_bytes)}",
         stage=tightest.rank,
         needed_bytes=tightest.needed_bytes,
         limit_bytes=tightest.limit_bytes,
@@ -92,7 +92,7 @@ def _modes(problem: Problem) -> list[Problem]:
 
 
 def _hint(problem: Problem, tightest: _Tightest) -> str:
-    needed = _size(tightest.needed_bytes)
+    needed = sized(tightest.needed_bytes)
     stages = "1 stage" if problem.ranks == 1 else f"{problem.ranks} stages"
     advice = [f"{stages} would fit a limit of {needed}"]
     if problem.devices:
@@ -101,7 +101,7 @@ def _hint(problem: Problem, tightest: _Tightest) -> str:
         full = _tightest(dataclasses.replace(problem, checkpointing="all"))
         if full is not None and full.needed_bytes < tightest.needed_bytes:
             advice.append(
-                f'with checkpointing="all", {_size(full.needed_bytes)} would be enough'
+                f'with checkpointing="all", {sized(full.needed_bytes)} would be enough'
             )
     more = _more_stages(problem)
     if more is not None:
@@ -196,7 +196,7 @@ def _worst(problem: Problem, stage_of: Sequence[int]) -> _Tightest:
     )
 
 
-def _size(count: int) -> str:
+def sized(count: int) -> str:
     """Return bytes in the largest binary unit below them, rounded up to be enough."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if abs(count) >= 1 << power:

@@ -89,6 +89,8 @@ class Problem:
     far: tuple[bool, ...] = ()
     """For each boundary, whether it lies between two nodes; empty: none does."""
     constraints: tuple[Constraint, ...] = ()
+    cuda_graphs: bool = False
+    """Stages are replayed as CUDA graphs: what those hold must fit as well."""
 
     @property
     def ranks(self) -> int:

@@ -12,8 +12,9 @@ from torch import nn
 
 from partitioner import MemoryLimitError, OptionError, Plan, measure_model, partition
 from partitioner.cost import Measurements
-from partitioner.options import parse_devices
-from partitioner.plan.replayed import added_bytes, check_replayed, replayed_bytes
+from partitioner.solve import check_room, needed_bytes
+from partitioner.solve.room import stage_replayed_bytes
+from tests.timeline.recorded import document, written
 
 STAGES, WIDTH = 2, 16
 
@@ -57,46 +58,70 @@ def test_a_file_remembers(tmp_path):
 
 def test_every_micro_batch_in_flight_has_memory_of_its_own():
     score = planned(device="cpu", checkpointing="none").stages[0].score
-    one, two, three = (replayed_bytes(score, count) for count in (1, 2, 3))
+    one, two, three = (stage_replayed_bytes(score, count) for count in (1, 2, 3))
     assert three - two == two - one >= score.reserved_bytes + score.transient_bytes
     # All of it is there while the optimizer steps.
     assert one >= score.static_bytes + score.in_flight_bytes + score.step_bytes
 
 
+def replayed_bytes(plan: Plan) -> int:
+    """Return what the fullest rank of a plan holds when it is replayed."""
+    return max(needed_bytes(replace(plan.problem, cuda_graphs=True), plan.score))
+
+
 def test_what_does_not_fit_is_refused():
-    plan = planned(device="cpu", memory_limit=2**30)
-    check_replayed(plan)
-    needed = max(
-        replayed_bytes(stage.score, plan.problem.in_flight[stage.index])
-        for stage in plan.stages
-    )
-    assert needed > max(stage.memory_bytes for stage in plan.stages)
-    check_replayed(planned(device="cpu", memory_limit=needed))
+    needed = replayed_bytes(plain := planned(device="cpu", memory_limit=2**30))
+    assert needed > max(stage.memory_bytes for stage in plain.stages)
+    fits = planned(device="cpu", memory_limit=needed)
+    check_room(fits.problem, fits.assignment)
+    refused = planned(device="cpu", memory_limit=needed - 1)
     with pytest.raises(MemoryLimitError, match="cuda_graphs=True does not fit") as told:
-        check_replayed(planned(device="cpu", memory_limit=needed - 1))
+        check_room(refused.problem, refused.assignment)
     assert told.value.needed_bytes == needed
     assert "memory of its own" in told.value.message
     assert "plan with cuda_graphs=True, which keeps room" in told.value.hint
 
 
-def wide(**options: Any) -> Plan:
+def wide(stages: int = STAGES, **options: Any) -> Plan:
     """Return a plan whose activations take more than its weights."""
     example = torch.zeros(4096, WIDTH)
-    return partition(model(), STAGES, example_inputs=example, device="cpu", **options)
+    return partition(model(), stages, example_inputs=example, device="cpu", **options)
 
 
 def test_a_plan_for_it_keeps_room():
-    plain = wide()
-    tight = max(stage.memory_bytes for stage in plain.stages) + added_bytes(plain) - 1
+    tight = replayed_bytes(wide()) - 1
     refused = wide(memory_limit=tight)
     with pytest.raises(MemoryLimitError):
-        check_replayed(refused)
+        check_room(refused.problem, refused.assignment)
     kept = wide(memory_limit=tight, cuda_graphs=True)
-    check_replayed(kept)
+    check_room(kept.problem, kept.assignment)
     assert sum(kept.assignment.recomputed) > sum(refused.assignment.recomputed)
     assert {stage["memory_limit_bytes"] for stage in kept.to_dict()["stages"]} == {
         tight
     }
+
+
+def test_planning_again_keeps_room(tmp_path):
+    plain = wide()
+    kept = wide(memory_limit=replayed_bytes(plain) - 1, cuda_graphs=True)
+    # A run that took what was predicted without: recomputing less is faster again.
+    trace = written(tmp_path / "trace.json", document(plain.simulation, stages=STAGES))
+    again = kept.replan(trace)
+    check_room(again.problem, again.assignment)
+
+
+def test_stages_without_room_are_not_proposed():
+    kept = wide(3, memory_limit=replayed_bytes(wide(3)), cuda_graphs=True)
+    asked = {
+        "memory_limit": kept.options.memory_limit_bytes,
+        "micro_batches": kept.options.micro_batches,
+    }
+    wide(4, **asked)  # fits as it is
+    with pytest.raises(MemoryLimitError) as told:
+        wide(4, cuda_graphs=True, **asked)
+    _, more = kept.explain().variants
+    assert (more.change, more.step_s) == ("4 stages", None)
+    assert more.reason == told.value.message
 
 
 def test_where_none_has_room_it_is_said_when_planning():
@@ -104,19 +129,6 @@ def test_where_none_has_room_it_is_said_when_planning():
     with pytest.raises(MemoryLimitError, match="cuda_graphs=True does not fit") as told:
         wide(memory_limit=least, checkpointing="all", cuda_graphs=True)
     assert "more stages" in told.value.hint
-
-
-def test_devices_have_limits_of_their_own():
-    limits = [2**40, 1]
-    devices = [{"memory_limit": limit} for limit in limits]
-    plan = wide(devices=[{"memory_limit": 2**40}] * 2)
-    small = replace(
-        plan,
-        options=replace(plan.options, devices=parse_devices(devices, STAGES)),
-    )
-    with pytest.raises(MemoryLimitError) as told:
-        check_replayed(small)
-    assert (told.value.stage, told.value.limit_bytes) == (1, 1)
 
 
 def test_zero_takes_gradients_as_they_come():
