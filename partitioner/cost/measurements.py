@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Measurements", "Timing"]
 
 KIND = "fx-partitioner measurements"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+"""Files of before are refused: up to 3 a block's host was timed after a wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,8 @@ class Timing:
     opening_s: float = 0.0
     """Of a block: what it takes longer when it runs node by node."""
     host_s: float = 0.0
-    """Of a block on a GPU: the host's time to start all of it, backward included."""
+    """Of a block on a GPU: the host's time to start all of it, backward included, where
+    it follows another call without a wait."""
 
     def __post_init__(self) -> None:
         """Refuse what is no time.

@@ -42,7 +42,8 @@ def test_the_source_names_device_and_torch():
     ("change", "message"),
     [
         ({"kind": "plan"}, "holds no measurements"),
-        ({"schema_version": 9}, "schema version 9, not 3"),
+        ({"schema_version": 9}, "schema version 9, not 4"),
+        ({"schema_version": 3}, "schema version 3, not 4"),  # hosts timed after waits
         ({"nodes": {"x": {"forward_s": -1}}}, "-1, not a time"),
         ({"nodes": {"x": {"forward_s": float("inf")}}}, "inf, not a time"),
         ({"nodes": {"x": {"seconds": 1}}}, "damaged: TypeError"),
