@@ -15,7 +15,7 @@ from partitioner.solve.conflicts import conflict_error
 from partitioner.solve.host import may_wait, solve_with_host
 from partitioner.solve.narrow import Search
 from partitioner.solve.problem import Assignment
-from partitioner.solve.room import solve_with_room
+from partitioner.solve.room import with_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,6 +67,9 @@ def solve(
         if conflict:
             raise conflict from error
         raise
+    if problem.cuda_graphs:
+        again = partial(_answer, settings=settings)
+        assignment = with_room(problem, assignment, again)
     assignment = replace(assignment, solve_s=time.monotonic() - started)
     faults = check(problem, assignment)
     if faults:
@@ -78,11 +81,6 @@ def solve(
 
 
 def _answer(problem: Problem, settings: Settings) -> Assignment:
-    answer = partial(_answer_without_graphs, settings=settings)
-    return solve_with_room(problem, answer) if problem.cuda_graphs else answer(problem)
-
-
-def _answer_without_graphs(problem: Problem, settings: Settings) -> Assignment:
     if not may_wait(problem):
         return _search(problem, settings.deadline, settings=settings)
     search = partial(_search, settings=settings)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from partitioner.solve.problem import Assignment, Problem
     from partitioner.solve.score import Score, StageScore
 
-__all__ = ["added_bytes", "check_room", "needed_bytes", "solve_with_room"]
+__all__ = ["added_bytes", "check_room", "needed_bytes", "with_room"]
 
 _TRIES = 4
 """Answers that are asked for, each with less memory than the last."""
@@ -96,8 +96,8 @@ def check_room(problem: Problem, answer: Assignment) -> None:
     )
 
 
-def solve_with_room(
-    problem: Problem, search: Callable[[Problem], Assignment]
+def with_room(
+    problem: Problem, first: Assignment, again: Callable[[Problem], Assignment]
 ) -> Assignment:
     """Return an answer whose ranks have room for CUDA graphs.
 
@@ -106,12 +106,13 @@ def solve_with_room(
 
     Args:
         problem: The problem.
-        search: Solves it as if nothing were replayed.
+        first: The best answer as if nothing were replayed.
+        again: Finds it for another problem.
 
     Raises:
         MemoryLimitError: No answer that was found has room.
     """
-    first = answer = search(problem)
+    answer = first
     less_bytes = 0
     for _ in range(_TRIES):
         found = score(problem, answer.stage_of, answer.recomputed)
@@ -122,7 +123,7 @@ def solve_with_room(
         added = _replayed(problem, found)[rank] - found.ranks[rank].memory_bytes
         less_bytes = max(less_bytes + missing_bytes, added)
         try:
-            answer = search(problem.with_less_memory(less_bytes))
+            answer = again(problem.with_less_memory(less_bytes))
         except InfeasibleError:
             break  # nor does what is found without so much
     check_room(problem, answer)

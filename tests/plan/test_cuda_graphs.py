@@ -129,6 +129,9 @@ def test_where_none_has_room_it_is_said_when_planning():
     with pytest.raises(MemoryLimitError, match="cuda_graphs=True does not fit") as told:
         wide(memory_limit=least, checkpointing="all", cuda_graphs=True)
     assert "more stages" in told.value.hint
+    # Without graphs the pin is no trouble, nor is it here.
+    with pytest.raises(MemoryLimitError, match="cuda_graphs=True does not fit"):
+        wide(memory_limit=least, checkpointing="all", cuda_graphs=True, pin={"0": 0})
 
 
 def test_zero_takes_gradients_as_they_come():
