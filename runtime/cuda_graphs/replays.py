@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 _CHANGES = 3
 """Batches in a row with a changed module after which nothing is recorded any more."""
+_TURNS = 8
+"""How often other shapes than the last are recorded, which takes a step's time."""
 
 
 class Replays:
@@ -61,6 +63,7 @@ class Replays:
         self._key: Any = None
         self._missed: Any = None
         """The shapes of the last batch, if none of it was replayed."""
+        self._turns = 0
         self._replayed_before = 0
         self._changes = 0
         self._first_keys: dict[Any, None] = {}
@@ -90,7 +93,8 @@ class Replays:
             self._key = first
         elif self.replayed > self._replayed_before:
             self._missed = None
-        elif first is not None and first == self._missed:
+        elif first is not None and first == self._missed and self._turns < _TURNS:
+            self._turns += 1
             self._let_go()
             self._key = first
         else:

@@ -128,10 +128,9 @@ class Timer:
     def _launching_s(self, call: Call, *, backward: bool) -> float:
         """Return the host's median seconds for a call that follows another.
 
-        As in a stage, where nothing waits between layers: after a wait the host is
-        slower, and ResNet-152's layers took 96 ms in all where the whole model was
-        launched in 44 (H200). So few in a row that the queue of launches, 1,024 on
-        NVIDIA's, does not fill: the host would wait for the device.
+        As in a stage, where nothing waits between layers. So few in a row that the
+        queue of launches, 1,024 on NVIDIA's, does not fill: the host would wait for the
+        device.
         """
         found = []
         for _ in range(_FEWEST):

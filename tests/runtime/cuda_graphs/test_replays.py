@@ -98,6 +98,16 @@ def test_shapes_that_come_to_stay_are_recorded_anew(device):
     assert counts[6:] == [2, 4, 4, 4, 6, 8]
 
 
+def test_shapes_that_come_and_go_are_not_recorded_for_ever(device, monkeypatch):
+    _, replayed = two(device, {"only": nn.Linear(WIDTH, WIDTH)})
+    run(replayed, ["F0 B0"] * 2)
+    recorded = counted(replayed, monkeypatch)
+    for turn in range(1, 13):
+        for _ in range(3):
+            replayed.batch("F0 B0", rows=ROWS + turn % 2)
+    assert len(recorded) == 2 * 8
+
+
 def test_changes_of_the_module_are_recorded_anew(device):
     plain, replayed = two(device)
     for stage in (plain, replayed):
