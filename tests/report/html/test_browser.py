@@ -213,7 +213,8 @@ def test_the_page_follows_the_system_and_the_button_to_the_dark(browser, pages):
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     try:
         assert paper() != light
-        assert button.text == "Light"
+        # The page is told of the system's colours a moment after they are there.
+        WebDriverWait(browser, 10).until(lambda _: button.text == "Light")
         button.click()
         assert paper() == light
     finally:
