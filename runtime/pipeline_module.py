@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ParameterTie", "PartitionedPipelineModule"]
 
+_log = logging.getLogger(__name__)
+
 
 class PartitionedPipelineModule(TiedStages, LossStage):
     """A pipeline whose stages, ties and checkpoints are those of a plan.
@@ -67,6 +70,8 @@ class PartitionedPipelineModule(TiedStages, LossStage):
 
     stages_per_rank: ClassVar[int] = 1
     runs_ahead: ClassVar[bool] = False
+    counts_on_graphs: bool = False
+    """The plan leaves the host's time out, as stages are to be replayed."""
 
     def __init__(
         self,
@@ -130,6 +135,8 @@ class PartitionedPipelineModule(TiedStages, LossStage):
             for layer in self.local_layers():
                 self._guards.check(layer.named_parameters(remove_duplicate=False))
             self._guards = None
+        if self.counts_on_graphs and torch.is_grad_enabled():
+            self._note_graphs()
         if self._receives_inputs() and not self.dynamic_shape:
             self._fixed_shapes.check(forward_input)
         outputs = super().forward(forward_input)
@@ -235,6 +242,16 @@ class PartitionedPipelineModule(TiedStages, LossStage):
         For after ``engine.reset_activation_shape()``, which must run on every rank.
         """
         self._fixed_shapes.reset()
+
+    def _note_graphs(self) -> None:
+        """Say once, on the first stage, if nothing is replayed."""
+        self.counts_on_graphs = False
+        replayed = any(segment.is_replayed for segment in self.segments())
+        if self.stage_id == 0 and not replayed:
+            _log.warning(
+                "the plan counts on CUDA graphs, but nothing is replayed: a slow host "
+                "sets the pace; train with plan.initialize(cuda_graphs=True)"
+            )
 
     def _receives_inputs(self) -> bool:
         """Whether the model's inputs are run, and sent on, here."""

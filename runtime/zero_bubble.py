@@ -39,6 +39,7 @@ class ZeroBubble(PipelineEngine):
         """
         # Also without zero bubble: it makes DeepSpeed's own sums cheaper.
         self.sums = gradient_sums(self.optimizer)
+        """Where the optimizer sums gradients; None: it is not known."""
         self._gradients = WeightGradients(self.sums or GradientSums())
         self._waiting: deque[PutOff] = deque()
         self._due: list[PutOff] = []

@@ -106,47 +106,45 @@ def _hand(
 
 
 def _plans(planner: Planner, kind: str) -> Iterator[Variant]:
-    """Return ours: at the best whole-layer cut, at any, and where it was told to."""
+    """Return ours, by what the plan is told, and both at the planner's whole layers."""
     compiled = kind == "compiled"
-    for name, whole_layers in (("layers", True), ("free", False)):
-        plan = partial(planner.plan, compiled=compiled, whole_layers=whole_layers)
-        yield Variant(
+
+    def ours(name: str, *, alone: bool = True, **told: Any) -> Variant:
+        plan = partial(
+            planner.plan, compiled=compiled, **{"whole_layers": False} | told
+        )
+        return Variant(
             name=f"{kind}/ours-{name}",
-            build=lambda plan=plan: planner.run(plan(), compiled=compiled),  # type: ignore[misc]
-            predict=lambda plan=plan: plan().simulation.step_s,  # type: ignore[misc]
-            cut=plan,
+            build=lambda: planner.run(plan(), compiled=compiled),
+            predict=lambda: plan().simulation.step_s,
+            cut=plan if alone else None,
         )
 
+    yield ours("layers", whole_layers=True)
+    yield ours("free")
     if planner.setting.device.type == "cuda":
-        graphs = partial(
-            planner.plan, compiled=compiled, whole_layers=False, cuda_graphs=True
-        )
-        yield Variant(
-            name=f"{kind}/ours-graphs",
-            build=lambda: planner.run(graphs(), compiled=compiled),
-            predict=lambda: graphs().simulation.step_s,
-            cut=graphs,
-        )
-
-    ahead = partial(
-        planner.plan, compiled=compiled, whole_layers=False, schedule="eager-1f1b"
-    )
-    yield Variant(
-        name=f"{kind}/ours-ahead",
-        build=lambda: planner.run(ahead(), compiled=compiled),
-        predict=lambda: ahead().simulation.step_s,
-    )
-
+        yield ours("graphs", cuda_graphs=True)
+    yield ours("ahead", schedule="eager-1f1b", alone=False)
     if not compiled:
-        free = partial(planner.plan, compiled=False, whole_layers=False)
-        yield Variant(
-            name="eager/ours-zero-bubble",
-            build=lambda: planner.run(free(), zero_bubble=True),
-            predict=lambda: free().simulate("zb-h1").step_s,
-        )
+        yield from _eager_alone(planner)
+    yield from _planned(planner, kind)
 
-        if planner.setting.workload.torch_pipelines:
-            yield Variant(name="eager/torch-1f1b", build=lambda: _torch(planner))
+
+def _eager_alone(planner: Planner) -> Iterator[Variant]:
+    """Return what does not run compiled."""
+    plan = partial(planner.plan, compiled=False, whole_layers=False)
+    yield Variant(
+        name="eager/ours-zero-bubble",
+        build=lambda: planner.run(plan(), zero_bubble=True),
+        predict=lambda: plan().simulate("zb-h1").step_s,
+    )
+    if planner.setting.workload.torch_pipelines:
+        yield Variant(name="eager/torch-1f1b", build=lambda: _torch(planner))
+
+
+def _planned(planner: Planner, kind: str) -> Iterator[Variant]:
+    """Return a pipeline by hand, and ours, at the planner's whole-layer cut."""
+    compiled = kind == "compiled"
 
     def parts() -> tuple[int, ...]:
         return planner.parts_of(planner.plan(compiled=compiled, whole_layers=True))

@@ -129,16 +129,7 @@ def problem(
         reserved_bytes=held.reserved_bytes,
         engine_bytes=engine.buffer_bytes(chain.from_iterable(owners.values())),
         order_edges=_order_edges(costed, found),
-        ties=tuple(
-            Tie(
-                units=readers,
-                static_bytes=engine.held(weights) + engine.passing(weights),
-                step_bytes=engine.step(weights),
-                gradient_bytes=_gradient_bytes(weights),
-            )
-            for readers, weights in owners.items()
-            if len(readers) > 1
-        ),
+        ties=tuple(_ties(owners, engine)),
         checkpointing=checkpointing,
         block_names=names,
         objective=objective,
@@ -191,6 +182,18 @@ def _owners(costed: CostedGraph, found: Units) -> _Owners:
     for weight, users in readers.items():
         owners[tuple(sorted(users))].append(weight)
     return owners
+
+
+def _ties(owners: _Owners, engine: Engine) -> Iterable[Tie]:
+    """Yield what several units read."""
+    for readers, weights in owners.items():
+        if len(readers) > 1:
+            yield Tie(
+                units=readers,
+                static_bytes=engine.held(weights) + engine.passing(weights),
+                step_bytes=engine.step(weights),
+                gradient_bytes=_gradient_bytes(weights),
+            )
 
 
 def _units(

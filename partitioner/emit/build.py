@@ -130,6 +130,7 @@ def build_pipeline(
         **options,
     )
     module.plan_record = record
+    module.counts_on_graphs = plan.options.cuda_graphs
     if compiled is not None:
         module.compile(**compiled)
     return module

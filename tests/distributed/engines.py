@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -346,6 +347,23 @@ def _told(attempt: Callable[[], Any]) -> str:
     except PartitionerError as error:
         return str(error)
     return ""
+
+
+def unreplayed() -> list[str]:
+    """Train two batches of a plan for CUDA graphs without any; return the warnings."""
+    told: list[str] = []
+    log = logging.getLogger("partitioner.runtime.pipeline_module")
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(handler)
+    try:
+        plan = plan_for(Engine(options={"cuda_graphs": True}))
+        engine = plain_engine(plan, {}, QUIET)
+        for _ in range(2):
+            engine.train_batch(iter(micro_batches(0, (5,))[0]))
+    finally:
+        log.removeHandler(handler)
+    return told
 
 
 def change_shapes() -> tuple[list[float], str]:

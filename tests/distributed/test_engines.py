@@ -96,16 +96,23 @@ def test_one_group_is_a_placeholder_on_a_stage():
 
 
 @functools.cache
-def errors() -> list[tuple[list[str], tuple[list[float], str]]]:
+def errors() -> list[tuple[list[str], tuple[list[float], str], list[str]]]:
     return launch(2, refused, timeout_s=200)
 
 
-def refused() -> tuple[list[str], tuple[list[float], str]]:
-    return engines.refusals(), engines.change_shapes()
+def refused() -> tuple[list[str], tuple[list[float], str], list[str]]:
+    return engines.refusals(), engines.change_shapes(), engines.unreplayed()
+
+
+def test_a_plan_for_cuda_graphs_says_once_that_there_are_none():
+    (*_, first), (*_, last) = errors()
+    (told,) = first
+    assert "plan.initialize(cuda_graphs=True)" in told
+    assert last == []
 
 
 def test_another_shape_must_be_announced():
-    (_, (losses, message)), (_, (_, silent)) = errors()
+    (_, (losses, message), _), (_, (_, silent), _) = errors()
     short, long = (micro_batches(0, (length,))[0] for length in (5, 7))
     expected = engines.train_on([[short, long, long]]).losses
     assert losses == pytest.approx(expected, rel=1e-6)
@@ -117,7 +124,7 @@ def test_another_shape_must_be_announced():
 
 
 def test_what_cannot_be_is_refused_on_every_rank():
-    for told, _ in errors():
+    for told, *_ in errors():
         dynamic, few, mixed, groups, bubble, shapes, *graphs = told
         assert "dynamic_shape=True" in dynamic
         assert "2 micro-batches; DualPipeV on 2 ranks needs 4" in few
